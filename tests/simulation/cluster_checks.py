@@ -288,11 +288,13 @@ class ReplicaWatch:
                     node_id,
                     f"node {other} is in sync by fetches of epoch {follower.broker_epoch}, and has {broker.epoch}",
                 )
-        # Who has nothing asks for no epoch's end. A follower tells of the start on its disk, which is noted late.
+        # Who has nothing asks for no epoch's end. A follower tells of the start on its disk, which is noted late: where
+        # it has really begun was seen while it ran.
+        starts = {other: seen.start for other, seen in known.seen.items()}
+        starts |= {other: follower.log_start_offset for other, follower in here.items()}
         was_heard = any(
             follower.broker_epoch != NOT_HEARD
-            and follower.end_offset > follower.log_start_offset
-            and (other not in here or follower.end_offset > here[other].log_start_offset)
+            and follower.end_offset > max(follower.log_start_offset, starts.get(other, 0))
             for other, follower in heard
         )
         if was_heard and leader.begin_offset > 0:  # before the first epoch is nothing to tell of

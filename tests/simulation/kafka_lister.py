@@ -166,7 +166,7 @@ class KafkaLister(KafkaActor):
         self._expect(party, "Fetch", response.error)
         (item,) = response.partitions
         self._expect(party, "Fetch", item.error)
-        if epoch >= 0 and item.high_watermark < ends[1]:
+        if epoch >= 0 and item.high_watermark < max(ends):
             return  # one that has just begun to lead does not know yet how far it is committed
         for level, before, end in zip(_LEVELS, ends, (item.last_stable_offset, item.high_watermark), strict=True):
             self._seen(tp, level, before, end, "Fetch")
