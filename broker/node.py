@@ -628,6 +628,8 @@ class Node:
             ) from error
         if not self._metadata.image.cluster_id:
             await self._create_cluster()
+        if self._users is not None:
+            self._users.know_cluster(self._metadata.image.cluster_id)
         await self._history.check(self._metadata)
         self._configure(self._metadata.image)
 

@@ -100,7 +100,10 @@ def _password(file: Path | None) -> str:
     elif sys.stdin is not None and sys.stdin.isatty():
         password = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     else:
-        password = sys.stdin.readline(_PASSWORD_BYTES_MAX).removesuffix("\n") if sys.stdin is not None else ""
+        line = sys.stdin.readline(_PASSWORD_BYTES_MAX + 2) if sys.stdin is not None else ""
+        password = line.removesuffix("\n").removesuffix("\r")
+        if len(password) > _PASSWORD_BYTES_MAX:
+            raise UsageError(f"a password has at most {_PASSWORD_BYTES_MAX} characters")
     if not password or "\n" in password:
         raise UsageError("there is no password: give one line, by --password-file or standard input")
     return password

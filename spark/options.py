@@ -144,7 +144,7 @@ class OptionReader:
             text = self.text(name)
             if _split(text):
                 try:
-                    found = parse_bootstrap(text)
+                    found = parse_bootstrap(text, is_all=not security)
                 except UsageError as error:
                     raise UsageError(f"option {name}: {error.message}") from None
                 return Bootstrap(found.addresses, taken_from(f"the {self._owner}", security, found.security))

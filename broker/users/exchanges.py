@@ -106,6 +106,8 @@ class _Scram:
     def _final(self, token: str) -> str:
         self._server.set_client_final(token)
         final: str = self._server.get_server_final()
+        if self._found is None or not self._users.is_current(self.user, self._found):
+            raise _failed("the user was removed, or has another password now")
         self.verifier = self._found
         return final
 

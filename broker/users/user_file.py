@@ -6,10 +6,14 @@ alice SCRAM-SHA-256$10000:... SCRAM-SHA-512$10000:...
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +29,8 @@ UserVerifiers = Mapping[str, tuple[Verifier, ...]]
 
 def check_user_name(name: str) -> str:
     """Return a name that a user can have. Raises `UsageError`."""
-    if not _NAME.fullmatch(name) or len(name.encode()) > NAME_MAX:
+    is_usual = unicodedata.is_normalized("NFKC", name) and all(not 0xD800 <= ord(one) <= 0xDFFF for one in name)
+    if not is_usual or not _NAME.fullmatch(name) or len(name.encode()) > NAME_MAX:
         raise UsageError(
             f"a user can't be called {name[:40]!r}: a name has 1 to {NAME_MAX} bytes, and no space, comma, colon, "
             "= or #"
@@ -43,18 +48,21 @@ def read_users(path: str) -> dict[str, tuple[Verifier, ...]]:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not text in UTF-8, at byte {error.start}") from None
+    if data and not data.endswith(b"\n"):
+        raise UsageError(f"{path} does not end with a whole line: it may be written just now")
     users: dict[str, tuple[Verifier, ...]] = {}
     for number, line in enumerate(lines, 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
         try:
+            if not words[1:]:  # the word may be a password, where it is another file
+                raise UsageError("a user has a name and a verifier, as `semel user add` writes them")
+            verifiers = [parse_verifier(word) for word in words[1:]]
             name = check_user_name(words[0])
             if name in users:
                 raise UsageError(f"the user {name} is there twice")
-            if not words[1:]:
-                raise UsageError(f"the user {name} has no verifier")
-            users[name] = _one_each(name, [parse_verifier(word) for word in words[1:]])
+            users[name] = _one_each(name, verifiers)
         except UsageError as error:
             raise UsageError(f"{path}, line {number}: {error.message}") from None
     return users
@@ -71,10 +79,29 @@ def write_user(path: str, name: str, verifiers: Sequence[Verifier] | None) -> bo
 
     The file is replaced at once, so that a node reads the one or the other. Raises `UsageError`, `OSError`.
     """
+    with _alone(Path(path).resolve().parent):
+        return _write_user(path, name, verifiers)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time change a file: what two of them have read would lack what the other one writes."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise UsageError(f"the directory {folder} can't be used: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write_user(path: str, name: str, verifiers: Sequence[Verifier] | None) -> bool:
     before = ""
     try:
         read_users(path)  # what is broken is not written over
-        before = Path(path).read_text()
+        before = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         pass
     lines = before.splitlines()
@@ -84,12 +111,17 @@ def write_user(path: str, name: str, verifiers: Sequence[Verifier] | None) -> bo
     target = Path(path).resolve()
     descriptor, made = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with os.fdopen(descriptor, "w") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in kept))
             file.flush()
             os.fsync(file.fileno())
         _keep_access(target, made)
         os.replace(made, target)
+    except OSError as error:
+        Path(made).unlink(missing_ok=True)
+        if error.errno == errno.EBUSY:
+            raise UsageError(f"{path} can't be replaced: it is mounted by itself. Mount its directory") from None
+        raise
     except BaseException:
         Path(made).unlink(missing_ok=True)
         raise

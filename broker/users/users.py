@@ -50,6 +50,15 @@ class Users:
         self._threads = Threads(1, "semel-passwords")
         self._signature = self._signed()
         self._users: UserVerifiers = self._load()
+        if not self._users:
+            raise ConfigError(
+                f"sasl.users.location = {path} has no users: `semel user add NAME --file {path}` adds one"
+            )
+
+    def know_cluster(self, cluster_id: str) -> None:
+        """Let the nodes of a cluster tell the same of users that there are not, also after another start."""
+        self._secret = hashlib.sha256(f"users of {cluster_id}".encode()).digest()
+        self._right.clear()
 
     def verifier(self, name: str, mechanism: str) -> Verifier:
         """Return what proves a user's password; for an unknown user what no password fits, always the same."""
@@ -84,7 +93,7 @@ class Users:
             is_right = await asyncio.get_running_loop().run_in_executor(self._threads, verifier.accepts, password)
         finally:
             self._checks -= 1
-        if not is_right:
+        if not is_right or not self.is_current(name, verifier):
             return None
         self._right[self._digest(name, password)] = name, verifier
         if len(self._right) > _REMEMBERED_MAX:
@@ -109,8 +118,12 @@ class Users:
                 if signature == self._signature:
                     self._refused, self._told = (), ""
                 elif signature != self._refused or time.monotonic() - self._refused_at > _RETRY_S:
-                    before, self._users = self._users, self._load()
-                    self._signature = signature
+                    before, found = self._users, self._load()
+                    if before and not found:
+                        raise ConfigError(
+                            f"sasl.users.location = {self._path} has no users: it may be written just now"
+                        )
+                    self._users, self._signature = found, signature
                     _log.info("the users were read again: there are %d, before %d", len(self._users), len(before))
             except ConfigError as error:
                 if error.message != self._told:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from semel.cli.bench.client import Acknowledged, Acks, BenchConsumer, BenchProducer, ProducerPlan
 from semel.protocol.errors import FatalError, RetriableError, UsageError
+from semel.protocol.schemes import hidden_password
 from semel.protocol.wording import counted
 
 ANSWER_S: Final = 10.0
@@ -38,9 +39,8 @@ class ConfluentClient:
             self._admin.list_topics(timeout=ANSWER_S)
         except confluent_kafka.KafkaException:
             raise RetriableError(
-                f"no Kafka broker answers at {bootstrap} within {ANSWER_S:.0f} s; --client confluent needs the "
-                f"Kafka port "
-                "(of Semel: 9092)"
+                f"no Kafka broker answers at {hidden_password(bootstrap)} within {ANSWER_S:.0f} s; --client confluent "
+                "needs the Kafka port (of Semel: 9092), and takes no tls:// or sasl://"
             ) from None
 
     def create_topic(self, name: str, partitions: int) -> None:

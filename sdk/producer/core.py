@@ -450,6 +450,8 @@ class ProducerCore:
             level = logging.WARNING if failures == _FAILURES_BEFORE_WARNING else logging.DEBUG
             _log.log(level, "no connection to node %d, retrying: %s", node_id, error)
             self.sender.wants_metadata = True
+        except FatalError as error:  # it wants another user than the node, or another proof
+            self._give_up(error)
         finally:
             self._connecting.discard(node_id)
             self._step_later()

@@ -352,6 +352,10 @@ class Control:
             raise trouble_at(target, Trouble.NOT_GRPC) from None  # another call has found that out (`_drop_channel`)
         except grpc.RpcError as error:
             failure = to_semel_error(error, rpc.name, target, timeout_s)
+            if failure.code is ErrorCode.SASL_AUTHENTICATION_FAILED and self._access.may_be_changing(
+                self.clock.monotonic()
+            ):
+                failure = RetriableError(failure.message, failure.code)
             if isinstance(failure, UnreachableError):
                 failure = await self._explained(target, failure)
                 if self._access.encryption is not None and failure.trouble is Trouble.HANGS_UP:
@@ -368,6 +372,7 @@ class Control:
                 watch.cancel()
             self._waiting[target] -= 1
         self._reached.add(target)
+        self._access.was_accepted()
         self.outage.ended(target)
         self._look_at(response)
         return response

@@ -57,6 +57,10 @@ _JAAS: Final = re.compile(
 _JAAS_OPTION: Final = re.compile(r"(?P<name>\w+)\s*=\s*(?:\"(?P<quoted>[^\"]*)\"|(?P<plain>[^\s\";]+))")
 _PASSWORD_BYTES_MAX: Final = 1 << 10
 _TIMEOUT_MS: Final = 10_000
+_ITERATIONS_MAX: Final = 1_000_000
+"""More would keep a client busy for seconds, as somebody may want who answers in a node's place."""
+_ROTATION_S: Final = 30.0
+"""How long a password that was right before is tried again: node and client may get another one one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,8 @@ class Credentials:
         """Raises `UsageError` where the password's file can't be used."""
         self._login = login
         self._signature: tuple[int, ...] = ()
+        self._accepted = False
+        self._refused_at: float | None = None
         self._password = login.password
         self._header: tuple[tuple[str, str], ...] = ()
         self._read()
@@ -154,13 +160,27 @@ class Credentials:
             self._read()
         return self._header
 
+    def was_accepted(self) -> None:
+        """A node has taken the user."""
+        self._accepted, self._refused_at = True, None
+
+    def may_be_changing(self, now: float) -> bool:
+        """Say of a refusal whether to try again: where the password is in a file, and was right before."""
+        if not self._accepted or not self._login.password_location:
+            return False
+        if self._refused_at is None:
+            self._refused_at = now
+        return now - self._refused_at < _ROTATION_S
+
     async def authenticate(self, connection: Connection, *, encrypted: bool) -> None:
         """Prove who this is on a new data connection. Raises `AuthenticationFailedError`, `ConnectionLostError`."""
         if self._login.password_location:
             self._read()
         mechanism, address = self._login.mechanism, connection.address
         if ApiKey.SASL_HANDSHAKE not in connection.versions:
-            raise AuthenticationFailedError(
+            if encrypted or is_loopback(address.rpartition(":")[0]):
+                return  # its gRPC listener may ask, and this one does not
+            raise _mismatch(
                 f"the node at {address} serves everybody, and has no users: leave {USERNAME} out, or write sasl:// or "
                 "tls+sasl:// before the address of its listener"
             )
@@ -169,12 +189,12 @@ class Credentials:
         if handshake.error is not ErrorCode.NONE:
             taken = ", ".join(handshake.mechanisms)
             why = f"it takes {taken}: give one as {MECHANISM}" if taken else handshake.error.name
-            raise AuthenticationFailedError(f"the node at {address} does not take {mechanism}: {why}")
+            raise _mismatch(f"the node at {address} does not take {mechanism}: {why}")
         if mechanism == "PLAIN":
             try:
                 self._login.check_may_be_sent(address, encrypted=encrypted)
             except UsageError as error:
-                raise AuthenticationFailedError(error.message) from None
+                raise _mismatch(error.message) from None
             await self._answer(connection, address, f"\0{self._login.username}\0{self._password}".encode())
         else:
             await self._scram(connection, address)
@@ -187,6 +207,8 @@ class Credentials:
             client.set_server_first(
                 (await self._answer(connection, address, client.get_client_first().encode())).decode()
             )
+            if int(client.iterations) > _ITERATIONS_MAX:
+                raise AuthenticationFailedError(f"what is at {address} asks for {client.iterations} iterations")
             client.set_server_final(
                 (await self._answer(connection, address, client.get_client_final().encode())).decode()
             )
@@ -234,6 +256,11 @@ def _password_in(path: str) -> str:
     if not password or len(data) > _PASSWORD_BYTES_MAX or "\n" in password:
         raise UsageError(f"{PASSWORD_FILE} = {path} does not hold one line of 1 to {_PASSWORD_BYTES_MAX} bytes")
     return password
+
+
+def _mismatch(message: str) -> FatalError:
+    """Client and node want different things: no retry helps."""
+    return FatalError(message, ErrorCode.SASL_AUTHENTICATION_FAILED)
 
 
 async def _call(connection: Connection, key: ApiKey, body: list[Part]) -> memoryview:

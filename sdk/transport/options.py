@@ -63,7 +63,7 @@ def checked_names(function: Callable[P, R]) -> Callable[P, R]:
         by_place = dict(zip(places, args, strict=False))
         options = in_our_names(owner, known, kwargs, by_place)
         if "bootstrap" in names and any(map(is_security_name, options)):
-            where = parse_bootstrap(by_place.get("bootstrap", options.get("bootstrap")))
+            where = parse_bootstrap(by_place.get("bootstrap", options.get("bootstrap")), is_all=False)
             secured = Bootstrap(where.addresses, taken_from(owner, options, where.security))
             if "bootstrap" in by_place:
                 place = places.index("bootstrap")
@@ -214,13 +214,15 @@ class Bootstrap:
         return ",".join(scheme + address for address in self.addresses) + self.security.query()
 
 
-def parse_bootstrap(bootstrap: object) -> Bootstrap:
+def parse_bootstrap(bootstrap: object, *, is_all: bool = True) -> Bootstrap:
     """Return where a cluster is by text with commas or a sequence of text. Raises `UsageError`.
 
     Each address is HOST:PORT. With `tls://` before all of them clients encrypt; with `tls+sasl://` (or `sasl://`, which
     does not encrypt) they connect as a user. The files for it follow the last one:
     `tls+sasl://HOST:PORT?ssl.ca.location=FILE&sasl.username=NAME&sasl.password.location=FILE`.
     None: what the environment variable SEMEL_BOOTSTRAP gives, else localhost:9094.
+
+    is_all: whether nothing else says as which user
 
     >>> parse_bootstrap("localhost:9094, [::1]:9094").addresses
     ('localhost:9094', '[::1]:9094')
@@ -236,10 +238,9 @@ def parse_bootstrap(bootstrap: object) -> Bootstrap:
     if isinstance(bootstrap, str) and bootstrap.startswith(SCHEME):
         return Bootstrap((bootstrap,))  # also one with a comma: it is a path
     if not isinstance(bootstrap, str):
+        shown = f" {bootstrap!r}" if isinstance(bootstrap, (int, float)) else ""  # others may have a password in them
         if not isinstance(bootstrap, Sequence) or not all(isinstance(part, str) for part in bootstrap):
-            raise UsageError(
-                f'bootstrap must be text such as "localhost:9094", not {type(bootstrap).__name__} {bootstrap!r}'
-            )
+            raise UsageError(f'bootstrap must be text such as "localhost:9094", not {type(bootstrap).__name__}{shown}')
         if len(bootstrap) == 1 and bootstrap[0].strip().startswith(SCHEME):
             return Bootstrap((bootstrap[0].strip(),))
         if "" in map(str.strip, bootstrap):
@@ -254,6 +255,8 @@ def parse_bootstrap(bootstrap: object) -> Bootstrap:
         one, other = list(schemes.values())[:2]
         raise UsageError(f"{where} has {one} and {other}: write the same scheme before all of them, or none")
     (scheme,) = schemes
+    if not scheme and "://" in parts[0]:
+        raise _no_address(where, parts[0])
     if mark and not scheme:
         raise UsageError(
             f"{where}: options after the address are for {', '.join(SCHEMES)}, and {parts[0]} has none of these"
@@ -261,7 +264,7 @@ def parse_bootstrap(bootstrap: object) -> Bootstrap:
     if "://" in query:
         raise UsageError(f"{where}: options stand once, after the last address: {TLS_PREFIX}HOST:PORT,...?NAME=VALUE")
     parts = [without_scheme(part) for part in parts]
-    security = security_of_query(where, scheme, query.strip())
+    security = security_of_query(where, scheme, query.strip(), is_all=is_all)
     for part in parts:
         found = _ADDRESS.match(part)
         if found is None or not 0 < int(found["port"]) < 65536:
@@ -277,9 +280,13 @@ def _empty(where: str) -> UsageError:
 
 
 def _no_address(where: str, part: str) -> UsageError:
-    if part.lower().startswith(("ssl://", "tls://", "https://", "grpcs://")):
-        return UsageError(f"{where} address {part!r}: write {TLS_PREFIX}HOST:PORT for a node that encrypts")
     shown = hidden_password(part)
+    if "@" in part:  # a name and a password before the host, as in other URLs
+        shown = f"...@{part.rpartition('@')[2]}"
+    if "://" in part and "sasl" in part.lower().partition("://")[0]:
+        return UsageError(f"{where} address {shown!r}: write one of {', '.join(SCHEMES)} before HOST:PORT")
+    if part.lower().startswith(("ssl://", "tls://", "https://", "grpcs://")):
+        return UsageError(f"{where} address {shown!r}: write {TLS_PREFIX}HOST:PORT for a node that encrypts")
     return UsageError(
         f"{where} address {shown!r} is not HOST:PORT; give the address of a node, its gRPC port or its Kafka "
         'port, such as "localhost:9094"'

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 from urllib.parse import quote, unquote
 
-from semel.protocol.errors import UsageError
+from semel.protocol.errors import ErrorCode, FatalError, UsageError
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.schemes import (
     SASL_PREFIX,
@@ -30,10 +30,10 @@ from semel.protocol.schemes import (
 from semel.sdk.transport.login import (
     JAAS,
     NAMES,
+    PASSWORD,
     PASSWORD_FILE,
     SPELLINGS,
     USERNAME,
-    AuthenticationFailedError,
     Credentials,
     Login,
     jaas_options,
@@ -53,6 +53,7 @@ FILES: Final = (_CA, _CERTIFICATE, _KEY)
 """The options of a bootstrap, after its `?`."""
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_SSL", "SASL_PLAINTEXT")
 _FILE_BYTES_MAX: Final = 1 << 20
+_ESCAPES: Final = " (in a value, & is %26 and % is %25)"
 
 _SPELLINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -185,7 +186,8 @@ def _of_options(where: str, options: Mapping[str, str], *, tls: bool, sasl: bool
     """Return what options say, by the names in `FILES` and `NAMES`. Raises `UsageError`."""
     for name in options:
         if name not in (*FILES, *NAMES):
-            raise UsageError(f"{where} has no option {name!r}; it can have: {', '.join((*FILES, *NAMES))}")
+            shown = "such option (behind a password's &)" if PASSWORD in options else f"option {name!r}"
+            raise UsageError(f"{where} has no {shown}; it can have: {', '.join((*FILES, *NAMES))}{_ESCAPES}")
     files = {name: options[name] for name in FILES if name in options}
     if files and not tls:
         raise UsageError(f"{where}: {', '.join(files)} without {TLS_PREFIX} or {TLS_SASL_PREFIX}: nothing is encrypted")
@@ -199,18 +201,24 @@ def _of_options(where: str, options: Mapping[str, str], *, tls: bool, sasl: bool
     return Security(encryption, login)
 
 
-def security_of_query(where: str, scheme: str, query: str) -> Security:
-    """Return what the scheme of a bootstrap and the text after its `?` say. Raises `UsageError`."""
+def security_of_query(where: str, scheme: str, query: str, *, is_all: bool = True) -> Security:
+    """Return what the scheme of a bootstrap and the text after its `?` say. Raises `UsageError`.
+
+    is_all: whether nothing else says as which user
+    """
     options: dict[str, str] = {}
     for pair in query.split("&") if query else ():
         name, is_given, value = pair.partition("=")
         if not is_given:
             names = ", ".join((*FILES, *NAMES))
-            raise UsageError(f"{where}: {pair!r} is not NAME=VALUE, with & between several of them; names are {names}")
+            shown = "a part behind a password's &" if PASSWORD in options else repr(pair)
+            raise UsageError(
+                f"{where}: {shown} is not NAME=VALUE, with & between several of them; names are {names}{_ESCAPES}"
+            )
         if name in options:
             raise UsageError(f"{where} has {name} twice")
         options[name] = unquote(value)
-    return _of_options(where, options, tls=speaks_tls(scheme), sasl=asks_for_password(scheme))
+    return _of_options(where, options, tls=speaks_tls(scheme), sasl=is_all and asks_for_password(scheme))
 
 
 def is_security_name(name: str) -> bool:
@@ -256,6 +264,8 @@ def taken_from(owner: str, options: dict[str, Any], given: Security) -> Security
         raise UsageError(f"{owner}: {user} with {_PROTOCOL}={protocol}: that is SASL_SSL, or SASL_PLAINTEXT")
     if not tls and given.tls is not None:
         raise UsageError(f"{owner}: {_PROTOCOL}={protocol}, and its bootstrap has {TLS_PREFIX}: leave one of them out")
+    if not sasl and given.login is not None:
+        raise UsageError(f"{owner}: {_PROTOCOL}={protocol}, and its bootstrap names a user: leave one of them out")
     asked = _of_options(owner, found, tls=tls, sasl=sasl and given.login is None)
     return Security(
         _same(owner, "files for TLS", given.tls or None, asked.tls, Tls()),
@@ -325,9 +335,19 @@ class Access:
         if self._credentials is not None:
             await self._credentials.authenticate(connection, encrypted=self.encryption is not None)
         elif ApiKey.SASL_HANDSHAKE in connection.versions:
-            raise AuthenticationFailedError(
-                f"the node at {connection.address} serves users alone: give {USERNAME} and {PASSWORD_FILE}"
+            raise FatalError(
+                f"the node at {connection.address} serves users alone: give {USERNAME} and {PASSWORD_FILE}",
+                ErrorCode.SASL_AUTHENTICATION_FAILED,
             )
+
+    def was_accepted(self) -> None:
+        """A node has taken the user."""
+        if self._credentials is not None:
+            self._credentials.was_accepted()
+
+    def may_be_changing(self, now: float) -> bool:
+        """Say of a refusal of the user whether to try again: the password may be changed just now."""
+        return self._credentials is not None and self._credentials.may_be_changing(now)
 
 
 def _system_authorities() -> bytes | None:

@@ -6,11 +6,11 @@ whether the node serves.
 
 from __future__ import annotations
 
-import binascii
+import asyncio
 import logging
 from base64 import b64decode
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -22,6 +22,9 @@ from semel.runtime.limited_log import LimitedLog
 
 if TYPE_CHECKING:
     from semel.broker.users.users import Users
+    from semel.broker.users.verifiers import Verifier
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 AUTHORIZATION: Final = "authorization"
 _SCHEME: Final = "basic "
@@ -29,6 +32,8 @@ _OPEN: Final = f"/{health_pb2.DESCRIPTOR.services_by_name['Health'].full_name}/"
 _NEEDED: Final = "this node serves users alone: give sasl.username and sasl.password (docs/security.md)"
 _WRONG: Final = "authentication failed: wrong user or password"
 _NAME_SHOWN: Final = 60
+LOOK_S: Final = 5.0
+"""How often it is looked whether the user of a stream is still there."""
 
 
 class PasswordInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
@@ -37,8 +42,6 @@ class PasswordInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     def __init__(self, users: Users) -> None:
         self._users = users
         self._log = LimitedLog(logging.getLogger("semel.grpc"))
-        self.refused = 0
-        """Calls without a user, and with a wrong password."""
 
     async def intercept_service(
         self,
@@ -50,24 +53,61 @@ class PasswordInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         if handler is None or str(details.method).startswith(_OPEN):
             return handler
         given = next((value for key, value in details.invocation_metadata or () if key == AUTHORIZATION), None)
-        code = ErrorCode.SASL_AUTHENTICATION_FAILED
         if given is None:
-            self.refused += 1
-            return _refusing(handler, grpc.StatusCode.UNAUTHENTICATED, code, _NEEDED)
+            return self._refusing("", _NEEDED)
         name, password = _parsed(given)
-        if self._users.knows_password(name, password) is not None:
-            return handler
-        try:
-            if await self._users.check_password(name, password) is not None:
-                return handler
-        except RetriableError as error:
-            return _refusing(handler, grpc.StatusCode.UNAVAILABLE, error.code, error.message)
-        self.refused += 1
-        self._log.warning("authentication failed: gRPC, user=%r", name[:_NAME_SHOWN])
-        return _refusing(handler, grpc.StatusCode.UNAUTHENTICATED, code, _WRONG)
+        verifier = self._users.knows_password(name, password)
+        if verifier is None:
+            try:
+                verifier = await self._users.check_password(name, password)
+            except RetriableError as error:
+                return _ending(grpc.StatusCode.UNAVAILABLE, error.code, error.message)
+            if verifier is None:
+                return self._refusing(name, _WRONG)
+        return self._watched(handler, name, verifier) if handler.stream_stream is not None else handler
 
     def close(self) -> None:
         self._log.close()
+
+    def _refusing(self, name: str, message: str) -> grpc.RpcMethodHandler[Any, Any]:
+        def tell(peer: str) -> None:
+            self._log.warning("authentication failed: gRPC, peer=%s user=%r: %s", peer, name[:_NAME_SHOWN], message)
+
+        return _ending(grpc.StatusCode.UNAUTHENTICATED, ErrorCode.SASL_AUTHENTICATION_FAILED, message, tell)
+
+    def _watched(
+        self, handler: grpc.RpcMethodHandler[Any, Any], name: str, verifier: Verifier
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return what serves a stream for as long as its user is there, with the same password."""
+        serve: Any = handler.stream_stream
+
+        async def run(requests: AsyncIterator[Any], context: Context) -> None:
+            answers: Any = serve(requests, context)
+            if not hasattr(answers, "__aiter__"):
+                await answers
+                return
+            async for answer in answers:
+                await context.write(answer)
+
+        async def watch(requests: AsyncIterator[Any], context: Context) -> None:
+            running = asyncio.ensure_future(run(requests, context))
+            try:
+                while not (await asyncio.wait({running}, timeout=LOOK_S))[0]:
+                    if not self._users.is_current(name, verifier):
+                        await context.abort(
+                            grpc.StatusCode.UNAUTHENTICATED,
+                            f"the user {name} was removed, or has another password now",
+                            ((ERROR_METADATA, ErrorCode.SASL_AUTHENTICATION_FAILED.name),),
+                        )
+                await running
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+
+        made: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
+            watch, handler.request_deserializer, handler.response_serializer
+        )
+        return made
 
 
 def _parsed(given: str | bytes) -> tuple[str, str]:
@@ -77,27 +117,19 @@ def _parsed(given: str | bytes) -> tuple[str, str]:
         return "", ""
     try:
         name, _, password = b64decode(text[len(_SCHEME) :].strip(), validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # no base64, or no UTF-8 in it
         return "", ""
     return name, password
 
 
-def _refusing(
-    handler: grpc.RpcMethodHandler[Any, Any], status: grpc.StatusCode, code: ErrorCode, message: str
+def _ending(
+    status: grpc.StatusCode, code: ErrorCode, message: str, tell: Callable[[str], None] = lambda _: None
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    """Return what ends a call of the same kind with an error, whatever it asks for."""
+    """Return what ends any call with an error: like a stream, of which nothing is read, however large it is."""
 
-    async def refuse(_request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+    async def refuse(_requests: Any, context: Context) -> None:
+        tell(context.peer())
         await context.abort(status, message, ((ERROR_METADATA, code.name),))
 
-    kind: Any = (
-        grpc.stream_stream_rpc_method_handler
-        if handler.response_streaming
-        else (
-            grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
-        )
-    )
-    if handler.response_streaming and not handler.request_streaming:
-        kind = grpc.unary_stream_rpc_method_handler
-    made: grpc.RpcMethodHandler[Any, Any] = kind(refuse)
+    made: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(refuse)
     return made

@@ -33,6 +33,7 @@ async def handle_sasl_handshake(context: RequestContext, body: memoryview) -> by
         context.warn(
             "authentication failed: peer=%s mechanism=%r is not enabled", context.peer, request.mechanism[:_NAME_SHOWN]
         )
+        context.count_refused()
         context.finish()
         return await write_response(
             context, error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=tuple(here.mechanisms)
@@ -52,7 +53,8 @@ async def handle_sasl_authenticate(context: RequestContext, body: memoryview) ->
         await asyncio.sleep(FAILED_DELAY_S)
         return await _refuse(context, ErrorCode.SASL_AUTHENTICATION_FAILED, _FAILED)
     except RetriableError as error:
-        return await _refuse(context, error.code, error.message)
+        context.finish()
+        return await write_response(context, error_code=error.code, error_message=error.message)
     if is_proven:
         context.admit()
     return await write_response(context, auth_bytes=answer)

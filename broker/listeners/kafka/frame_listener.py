@@ -45,6 +45,8 @@ class FrameListener(ABC):
 
     name = "Kafka"
     """As messages call it."""
+    look_s_max = float("inf")
+    """How often connections are looked at, at least."""
 
     def __init__(
         self,
@@ -209,7 +211,7 @@ class FrameListener(ABC):
         """Close connections on which nothing happens, or not enough."""
         limits, counters = self.limits, self.counters
         idle_s, receive_s = limits.connections_max_idle_ms / 1000, limits.kafka_request_receive_timeout_ms / 1000
-        every_s = min(idle_s, receive_s) / 4
+        every_s = min(idle_s / 4, receive_s / 4, self.look_s_max)
         now = self.loop.time()
         for connection in tuple(self._connections):
             if now - connection.last_used >= every_s:

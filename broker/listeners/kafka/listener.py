@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _HANDSHAKES_MAX: Final = 1_000
 """Connections that are not encrypted yet, each of which has its buffers. Clients that come all at once are fewer."""
+_LOOK_S: Final = 5.0
+"""How often it is looked whether the users of connections are still there."""
 _BEFORE_AUTHENTICATION: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
@@ -105,6 +107,7 @@ class KafkaListener(FrameListener):
         apis = (produce_api(self.produce), fetch_api(self.fetch), *ALL_APIS)
         if users is not None:
             apis = (*apis, *AUTHENTICATION_APIS)
+            self.look_s_max = _LOOK_S
         super().__init__(node, host, port, limits, apis, request_times=request_times, encryption=encryption)
         if interceptor is not None:
             self.registry.replace(interceptor.kafka_api)

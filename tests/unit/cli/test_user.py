@@ -29,7 +29,8 @@ def test_users_are_added_listed_changed_and_removed(file: str, tmp_path: Path) -
     changed = user("add", "alice", "--file", file, "--password-file", str(tmp_path / "password"))
     assert changed.stdout == "alice has another password now\n"
     assert read_users(file)["alice"][0].accepts("hunter3")
-    user("add", "bob", "--file", file, told="x")
+    user("add", "bob", "--file", file, told="hunter4\r\n")
+    assert read_users(file)["bob"][0].accepts("hunter4")
     assert "alice  SCRAM-SHA-256, SCRAM-SHA-512" in user("list", "--file", file).stdout
     listed = json.loads(user("list", "--file", file, "--json").stdout)
     assert listed[1] == {"name": "bob", "mechanisms": ["SCRAM-SHA-256", "SCRAM-SHA-512"]}
@@ -46,6 +47,7 @@ def test_what_can_not_be_done_is_said(file: str, tmp_path: Path) -> None:
         (("remove", "bob", "--file", file), None, 1, "there is no user bob"),
         (("add", "a b", "--file", file), "x\n", 2, "a user can't be called 'a b'"),
         (("add", "bob", "--file", file), "", 2, "there is no password"),
+        (("add", "bob", "--file", file), "x" * 3_000, 2, "a password has at most 1024 characters"),
         (("add", "bob", "--file", file), "bell\a\n", 2, "the password can't be used"),
         (("add", "bob", "--file", file, "--password-file", str(tmp_path / "two")), None, 2, "give one line"),
         (("add", "bob", "--file", file, "--password-file", str(tmp_path / "long")), None, 2, "in one line"),

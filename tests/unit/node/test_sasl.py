@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 import socket
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from user_files import ALICE, PASSWORD, set_user
 
 import semel
 from semel.broker.listeners.kafka import authentication as authentication_module
-from semel.protocol.errors import ErrorCode, FatalError, SemelError
+from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
 from semel.protocol.kafka.api import ApiKey, build_request_header, join_parts
 from semel.protocol.kafka.sasl import (
     read_sasl_authenticate,
@@ -119,9 +120,20 @@ def test_S6_others_hear_why_they_are_not_served(node: LiveNode) -> None:
         assert "serves users alone: give sasl.username" in refusal(str(address)).message
 
 
-def test_a_user_for_a_node_that_asks_for_none_is_told(tmp_path: Path) -> None:
+def test_a_user_for_a_node_that_asks_for_none_is_served_here_and_told_elsewhere(tmp_path: Path) -> None:
+    """A stranger in between could leave the question out, and answer himself."""
     with LiveNode(tmp_path) as live:
-        assert "serves everybody, and has no users" in refusal(at(live.node.kafka_address)).message
+        numbers_pass(at(live.node.kafka_address))
+
+        async def far() -> None:
+            connection = await connect("log1.example.com:9092", dial_tcp(*live.node.kafka_address), client_id="test")
+            credentials = Credentials(Login(ALICE, PASSWORD))
+            with pytest.raises(FatalError, match="serves everybody, and has no users"):
+                await credentials.authenticate(connection, encrypted=False)
+            await credentials.authenticate(connection, encrypted=True)
+            connection.close()
+
+        live.run(far)
 
 
 def test_a_mechanism_that_is_not_enabled_is_told_with_those_that_are(tmp_path: Path, users: Path) -> None:
@@ -183,6 +195,62 @@ async def _is_closed(connection: Connection) -> bool:
     return True
 
 
+def test_the_user_may_be_given_as_options_beside_the_scheme(node: LiveNode) -> None:
+    """The address is as the node itself prints it."""
+    address = f"sasl://{node.bootstrap}"
+    with semel.Admin(address, sasl_username=ALICE, sasl_password=PASSWORD) as admin:
+        assert admin.topics() == []
+    with pytest.raises(UsageError, match="serve users alone"):
+        semel.Admin(address, client_id="x")
+
+
+@pytest.mark.parametrize("name", ["kafka_listen", "grpc_listen"])
+def test_one_of_the_listeners_may_ask_alone(tmp_path: Path, users: Path, name: str) -> None:
+    with LiveNode(tmp_path, **{**asking(users), name: "127.0.0.1:0"}) as live:
+        numbers_pass(at(live.bootstrap))
+
+
+@pytest.mark.parametrize("case", ["mechanism", "nobody"])
+def test_what_no_retry_can_change_ends_a_producer_and_a_consumer_at_once(
+    tmp_path: Path, users: Path, case: str
+) -> None:
+    settings = {**asking(users), "grpc_listen": "127.0.0.1:0", "sasl_enabled_mechanisms": ("SCRAM-SHA-512",)}
+    said = "does not take SCRAM-SHA-256" if case == "mechanism" else "serves users alone"
+    with LiveNode(tmp_path, **settings) as live:
+        bootstrap: Any = at(live.bootstrap) if case == "mechanism" else live.bootstrap
+        with semel.Admin(bootstrap) as admin:
+            admin.create_topic("t", partitions=1)
+        with pytest.raises(FatalError, match=said), semel.Producer(bootstrap) as producer:
+            producer.send("t", b"v").result(PATIENCE_S)
+        with (
+            semel.Consumer(bootstrap, topics=["t"], group="g", offset_reset="earliest") as consumer,
+            pytest.raises(FatalError, match=said),
+        ):
+            consumer.poll(PATIENCE_S)
+
+
+def test_a_transactional_producer_outlives_a_change_of_its_password(
+    tmp_path: Path, node: LiveNode, users: Path
+) -> None:
+    """The node hears of it first, and the client's file comes later."""
+    password = tmp_path / "password"
+    password.write_text(f"{PASSWORD}\n")
+    login = Login(ALICE, password_location=str(password))
+    bootstrap = str(Bootstrap((node.bootstrap,), Security(None, login)))
+    with semel.Admin(bootstrap) as admin:
+        admin.create_topic("t", partitions=1)
+    with semel.Producer(bootstrap, transactional_id="t") as producer:
+        with producer.transaction():
+            producer.send("t", b"1")
+        set_user(users, ALICE, "another")
+        changing = threading.Timer(1.0, password.write_text, ["another\n"])
+        changing.start()
+        with producer.transaction():
+            producer.send("t", b"2")
+        changing.join()
+    assert "wrong user or password" in refusal(at(node.bootstrap)).message, "who never was accepted hears it at once"
+
+
 # --- gRPC -------------------------------------------------------------------------------------------------------------
 
 
@@ -213,6 +281,30 @@ def test_S6_a_call_that_proves_nobody_is_refused(node: LiveNode, given: str) -> 
         with pytest.raises(grpc.RpcError) as refused:
             unknown(b"", timeout=PATIENCE_S)
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_S6_a_stream_ends_with_its_user(node: LiveNode, users: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("semel.broker.listeners.grpc.authentication.LOOK_S", 0.1)
+    metadata = Credentials(Login(ALICE, PASSWORD)).metadata("127.0.0.1:1", encrypted=False)
+    hold = threading.Event()
+
+    def requests() -> Iterator[bytes]:
+        hold.wait(PATIENCE_S)
+        yield b""
+
+    try:
+        with grpc.insecure_channel(node.bootstrap) as channel:
+            stream = channel.stream_stream("/semel.v1.DataService/Fetch", bytes, bytes)
+            answers = stream(requests(), timeout=PATIENCE_S, metadata=metadata)
+            time.sleep(0.5)
+            assert answers.is_active(), "it goes on for as long as the user is there"
+            set_user(users, ALICE, "another")
+            with pytest.raises(grpc.RpcError) as ended:
+                next(answers)
+            assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert "was removed, or has another password now" in (ended.value.details() or "")
+    finally:
+        hold.set()
 
 
 def test_health_is_told_to_anybody(node: LiveNode) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,9 @@ def test_who_was_there_before_is_told(tmp_path: Path) -> None:
     assert [write_user(str(path), ALICE, None) for _ in range(2)] == [True, False]
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a:b", "a,b", "a=b", "#a", "a\n", "é" * 128, "a\x7f"])
+@pytest.mark.parametrize(
+    "name", ["", "a b", "a:b", "a,b", "a=b", "#a", "a\n", "é" * 128, "a\x7f", "jose\u0301", "\udcff"]
+)
 def test_names_that_clients_could_not_send_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="a user can't be called"):
         set_user(tmp_path / "users", name)
@@ -52,9 +55,9 @@ def test_names_that_clients_could_not_send_are_refused(tmp_path: Path, name: str
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ("bob", "line 3: the user bob has no verifier"),
+        ("hunter2-secret", "line 3: a user has a name and a verifier"),
         ("bob secret", "line 3: this is no SCRAM-SHA-256 or SCRAM-SHA-512 verifier"),
-        ("a:b x", "line 3: a user can't be called"),
+        ("a:b x", "line 3: this is no SCRAM-SHA-256 or SCRAM-SHA-512 verifier"),
     ],
 )
 def test_the_broken_line_is_named_and_not_written_over(tmp_path: Path, broken: str, said: str) -> None:
@@ -89,3 +92,23 @@ def test_what_is_no_text_or_far_too_large_is_refused(tmp_path: Path, monkeypatch
     path.write_bytes(b"#" * 101)
     with pytest.raises(UsageError, match="more than 100 bytes"):
         read_users(str(path))
+
+
+def test_a_file_that_is_written_just_now_is_not_taken_for_whole(tmp_path: Path) -> None:
+    path = set_user(tmp_path / "users")
+    path.write_text(path.read_text()[:-1])
+    with pytest.raises(UsageError, match="does not end with a whole line"):
+        read_users(str(path))
+
+
+def test_commands_at_the_same_time_lose_no_user(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    verifiers = read_users(str(set_user(path)))[ALICE]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: write_user(str(path), f"user-{number}", verifiers), range(40)))
+    assert len(read_users(str(path))) == 41
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"the directory {tmp_path}/none can't be used"):
+        set_user(tmp_path / "none" / "users")

@@ -40,6 +40,8 @@ def test_the_file_is_read_again_when_it_changes(path: Path, caplog: pytest.LogCa
     assert check(users, ALICE, PASSWORD) is None
     set_user(path, ALICE, None)
     assert check(users, ALICE, "another") is None
+    set_user(path, "bob", None)
+    assert check(users, "bob", "b") is not None, "nobody is left: it may be written just now"
     assert "there are 2, before 1" in caplog.text
 
 
@@ -49,12 +51,13 @@ def test_a_broken_or_missing_file_changes_nothing_and_is_told_once(
     users = Users(str(path))
     verifier = users.verifier(ALICE, SHA_256)
     content = path.read_text()
-    for spoil in (lambda: path.write_text("bob secret\n"), path.unlink, path.mkdir):
+    # To copy a file over it first empties it.
+    for spoil in (lambda: path.write_text("bob secret\n"), lambda: path.write_text(""), path.unlink, path.mkdir):
         spoil()
         assert users.is_current(ALICE, verifier)
         assert users.is_current(ALICE, verifier)
     said = [record.message for record in caplog.records]
-    assert len(said) == 3
+    assert len(said) == 4
     assert all(line.startswith("the users stay as they were: sasl.users.location") for line in said)
     assert not any("secret" in line for line in said)
     path.rmdir()
@@ -64,7 +67,7 @@ def test_a_broken_or_missing_file_changes_nothing_and_is_told_once(
     assert check(users, "bob", "b") is not None
 
 
-@pytest.mark.parametrize("content", [None, "alice\n"])
+@pytest.mark.parametrize("content", [None, "alice\n", "", "# nobody\n"])
 def test_a_node_does_not_start_with_a_file_that_can_not_be_used(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "users"
     if content is not None:
@@ -81,8 +84,10 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_S5_users_that_there_are_not_look_like_the_others(path: Path) -> None:
     """Each time the same salt and number of iterations; and no password is theirs."""
-    users = Users(str(path))
-    nobody, again = users.verifier("nobody", SHA_256), users.verifier("nobody", SHA_256)
+    users, other = Users(str(path)), Users(str(path))
+    for one in (users, other):  # two nodes of a cluster, or a node before and after a restart
+        one.know_cluster("c")
+    nobody, again = users.verifier("nobody", SHA_256), other.verifier("nobody", SHA_256)
     assert (nobody.salt, nobody.iterations) == (again.salt, again.iterations)
     assert nobody.salt != users.verifier("somebody", SHA_256).salt
     assert nobody.stored_key != again.stored_key, "nobody can know it"

@@ -58,6 +58,10 @@ def test_a_bootstrap_says_as_which_user() -> None:
         (f"sasl://{FAR}?sasl.username=me&sasl.password=hunter2", "would be readable for everybody in the network"),
         ("sasl://a?sasl.username=me&sasl.password=hunter2", "'a' is not HOST:PORT"),
         ("a:1&sasl.password=hunter2", "is not HOST:PORT"),
+        (f"sasl://me:hunter2@{HERE}?sasl.username=me&sasl.password.location=x", f"'...@{HERE}' is not HOST:PORT"),
+        (f"sasl://{HERE}?sasl.username=me&sasl.password=x&hunter2", "a part behind a password's & is not NAME=VALUE"),
+        (f"sasl://{HERE}?sasl.username=me&sasl.password=x&hunter2=1", "in a value, & is %26"),
+        (f"sasl+tls://{HERE}?sasl.username=me&sasl.password=x", "write one of tls://, sasl://, tls+sasl:// before"),
     ],
 )
 def test_S5_a_bootstrap_that_can_t_be_meant_is_refused_without_its_password(bootstrap: str, told: str) -> None:
@@ -174,3 +178,28 @@ def test_S5_a_password_is_not_sent_where_it_could_be_read() -> None:
         credentials.metadata(FAR, encrypted=False)
     assert "hunter2" not in refused.value.message
     assert Credentials(Login("me", "hunter2", plain_without_tls=True)).metadata(FAR, encrypted=False)
+
+
+def test_S5_a_bootstrap_of_a_wrong_type_is_not_shown() -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_bootstrap((f"sasl://{HERE}?sasl.username=me&sasl.password=hunter2", 3))
+    assert "hunter2" not in raised.value.message
+
+
+def test_a_user_in_the_bootstrap_and_no_protocol_for_one_is_refused() -> None:
+    with pytest.raises(UsageError, match="its bootstrap names a user"):
+        semel.Admin(f"sasl://{HERE}?sasl.username=me&sasl.password=hunter2", security_protocol="PLAINTEXT")
+
+
+def test_a_refused_password_is_tried_again_for_a_while_where_it_was_right_and_is_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    path.write_text("x")
+    in_a_file = Credentials(Login("me", password_location=str(path)))
+    assert not in_a_file.may_be_changing(0.0), "it never was right"
+    in_a_file.was_accepted()
+    assert [in_a_file.may_be_changing(now) for now in (100.0, 129.0, 131.0)] == [True, True, False]
+    in_a_file.was_accepted()
+    assert in_a_file.may_be_changing(200.0)
+    by_hand = Credentials(ME)
+    by_hand.was_accepted()
+    assert not by_hand.may_be_changing(0.0)
