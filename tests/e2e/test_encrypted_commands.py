@@ -17,6 +17,7 @@ from certificates import Authority
 
 import semel
 from semel.sdk.transport.options import Bootstrap
+from semel.sdk.transport.security import Security
 
 COMMAND = (sys.executable, "-P", "-m", "semel.cli")
 READY = re.compile(r"ready: kafka tls://(?P<kafka>127\.0\.0\.1:\d+) grpc tls://(?P<grpc>127\.0\.0\.1:\d+) data /.*\n")
@@ -57,7 +58,7 @@ def bootstraps(tmp_path: Path, authority: Authority) -> Iterator[list[str]]:
             found = READY.fullmatch(process.stdout.readline())
             assert found
             tls = authority.tls(authority.client())
-            yield [str(Bootstrap((found[name],), tls)) for name in ("grpc", "kafka")]
+            yield [str(Bootstrap((found[name],), Security(tls))) for name in ("grpc", "kafka")]
         finally:
             process.terminate()
     assert process.returncode == 0
@@ -122,7 +123,7 @@ def test_a_cluster_whose_ports_all_encrypt_replicates_and_loses_a_node(tmp_path:
             found = [ready.fullmatch(process.stdout.readline()) for _ in range(3)]
             addresses = tuple(one["grpc"] for one in found if one is not None)
             assert len(addresses) == 3, log.read_text()
-            bootstrap = str(Bootstrap(addresses, authority.tls(authority.client())))
+            bootstrap = str(Bootstrap(addresses, Security(authority.tls(authority.client()))))
             with semel.Admin(bootstrap) as admin:
                 admin.create_topic("t", partitions=3, replication_factor=3)
             with semel.Producer(bootstrap, transactional_id="t") as producer:

@@ -1,0 +1,60 @@
+"""Apache Kafka's Java clients and tools as users with a password, by SCRAM and PLAIN (KIP-84, KIP-43)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kafka_tools import KafkaTools
+from live_node import LiveNode
+from user_files import ALICE, set_user
+
+PASSWORD = "wonder=,land"
+MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+_MODULES = {"PLAIN": "plain.PlainLoginModule"}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[LiveNode]:  # type: ignore[override]
+    users = set_user(tmp_path / "users", password=PASSWORD)
+    listens = dict.fromkeys(("kafka_listen", "grpc_listen"), "sasl://127.0.0.1:0")
+    with LiveNode(tmp_path, **listens, sasl_users_location=str(users), sasl_enabled_mechanisms=MECHANISMS) as live:
+        yield live
+
+
+def settings(folder: Path, mechanism: str, password: str = PASSWORD) -> str:
+    """A file of settings for a client."""
+    module = _MODULES.get(mechanism, "scram.ScramLoginModule")
+    file = folder / f"{mechanism}.properties"
+    file.write_text(
+        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
+        f"sasl.jaas.config=org.apache.kafka.common.security.{module} required "
+        f'username="{ALICE}" password="{password}";\n'
+        "default.api.timeout.ms=20000\nrequest.timeout.ms=10000\n"
+    )
+    return str(file)
+
+
+def test_java_clients_write_and_read_as_a_user(node: LiveNode, each_tools: KafkaTools, tmp_path: Path) -> None:
+    where = ("--bootstrap-server", str(node.node.kafka_address))
+    for mechanism in MECHANISMS:
+        file, topic = settings(tmp_path, mechanism), f"t-{mechanism}"
+        each_tools.run("topics", *where, "--command-config", file, "--create", "--topic", topic).succeeded()
+        lines = "".join(f"line {number}\n" for number in range(20))
+        each_tools.run(
+            *("console-producer", *where, "--producer.config", file, "--topic", topic), text=lines
+        ).succeeded()
+        read = each_tools.run(
+            *("console-consumer", *where, "--consumer.config", file, "--topic", topic, "--from-beginning"),
+            *("--max-messages", "20", "--timeout-ms", "30000"),
+        ).succeeded()
+        assert [line for line in read.lines() if line.startswith("line ")] == lines.splitlines()
+
+
+def test_S6_a_wrong_password_gets_nothing(node: LiveNode, tools: KafkaTools, tmp_path: Path) -> None:
+    where = ("--bootstrap-server", str(node.node.kafka_address))
+    for mechanism in MECHANISMS:
+        refused = tools.run("topics", *where, "--command-config", settings(tmp_path, mechanism, "wrong"), "--list")
+        assert refused.code != 0
+        assert "authentication failed: wrong user or password" in refused.output + refused.errors
