@@ -78,7 +78,9 @@ Kafka = Annotated[
         "--kafka",
         metavar="HOST:PORT",
         help=_or_default(
-            "Where to serve the Kafka protocol; port 0: any free. tls://HOST:PORT encrypts.", "kafka.listen"
+            "Where to serve the Kafka protocol; port 0: any free. tls:// before it encrypts, and tls+sasl:// asks for "
+            "passwords, too.",
+            "kafka.listen",
         ),
     ),
 ]
@@ -87,7 +89,11 @@ Grpc = Annotated[
     typer.Option(
         "--grpc",
         metavar="HOST:PORT",
-        help=_or_default("Where to serve gRPC; port 0: any free. tls://HOST:PORT encrypts.", "grpc.listen"),
+        help=_or_default(
+            "Where to serve gRPC; port 0: any free. tls:// before it encrypts, and tls+sasl:// asks for passwords, "
+            "too.",
+            "grpc.listen",
+        ),
     ),
 ]
 Metrics = Annotated[

@@ -23,7 +23,6 @@ UsersFile = Annotated[
         show_default=False,
     ),
 ]
-_PASSWORD_BYTES_MAX = 1 << 10
 
 
 @app.command(
@@ -64,7 +63,7 @@ def add(
 @app.command(epilog=examples("semel user remove alice --file users"))
 @fails_well
 def remove(name: UserName, file: UsersFile) -> None:
-    """Remove a user. His connections are closed within some seconds."""
+    """Remove a user. Connections that the user has are closed within some seconds."""
     from semel.broker.users.user_file import read_users, write_user
 
     if name not in read_users(str(file)):
@@ -88,22 +87,17 @@ def list_users(file: UsersFile, as_json: AsJson = False) -> None:
 
 
 def _password(file: Path | None) -> str:
+    from semel.sdk.transport.login import PASSWORD_BYTES_MAX, password_in
+
     if file is not None:
-        with file.open("rb") as opened:
-            data = opened.read(_PASSWORD_BYTES_MAX + 1)
-        if len(data) > _PASSWORD_BYTES_MAX:
-            raise UsageError(f"{file} has more than {_PASSWORD_BYTES_MAX} bytes: it holds a password in one line")
-        try:
-            password = data.decode().removesuffix("\n").removesuffix("\r")
-        except UnicodeDecodeError:
-            raise UsageError(f"{file} is not text in UTF-8") from None
-    elif sys.stdin is not None and sys.stdin.isatty():
+        return password_in("--password-file", str(file))
+    if sys.stdin is not None and sys.stdin.isatty():
         password = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     else:
-        line = sys.stdin.readline(_PASSWORD_BYTES_MAX + 2) if sys.stdin is not None else ""
+        line = sys.stdin.readline(PASSWORD_BYTES_MAX + 2) if sys.stdin is not None else ""
         password = line.removesuffix("\n").removesuffix("\r")
-        if len(password) > _PASSWORD_BYTES_MAX:
-            raise UsageError(f"a password has at most {_PASSWORD_BYTES_MAX} characters")
-    if not password or "\n" in password:
+    if not password:
         raise UsageError("there is no password: give one line, by --password-file or standard input")
+    if len(password.encode()) > PASSWORD_BYTES_MAX:
+        raise UsageError(f"a password has at most {PASSWORD_BYTES_MAX} bytes")
     return password

@@ -509,7 +509,7 @@ class Metadata:
             return self.image
 
     async def _catch_up(self) -> None:
-        """Apply what somebody else has written. Listeners hear of it before `complete_until` is set anew."""
+        """Apply what somebody else has written. Listeners hear of it before `complete_until` changes."""
         begun = self._clock.monotonic()
         changes = await self._off_loop(partial(self._store.changes_after, self.image.position))
         if changes:

@@ -118,13 +118,11 @@ def _write_user(path: str, name: str, verifiers: Sequence[Verifier] | None) -> b
         _keep_access(target, made)
         os.replace(made, target)
     except OSError as error:
-        Path(made).unlink(missing_ok=True)
         if error.errno == errno.EBUSY:
-            raise UsageError(f"{path} can't be replaced: it is mounted by itself. Mount its directory") from None
+            raise UsageError(f"{path} can't be replaced, because it alone is mounted: mount its directory") from None
         raise
-    except BaseException:
-        Path(made).unlink(missing_ok=True)
-        raise
+    finally:
+        Path(made).unlink(missing_ok=True)  # it has another name by then, where all went well
     return len(kept) - (verifiers is not None) < len(lines)
 
 

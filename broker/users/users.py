@@ -45,6 +45,8 @@ class Users:
         self._told = ""
         self._secret = os.urandom(32)
         """Makes what strangers are told of users that there are not look like what they are told of the others."""
+        self._remembering = os.urandom(32)
+        """Keeps passwords out of `_right`: they can't be guessed from what is there."""
         self._right: OrderedDict[bytes, tuple[str, Verifier]] = OrderedDict()
         self._checks = 0
         self._threads = Threads(1, "semel-passwords")
@@ -58,7 +60,6 @@ class Users:
     def know_cluster(self, cluster_id: str) -> None:
         """Let the nodes of a cluster tell the same of users that there are not, also after another start."""
         self._secret = hashlib.sha256(f"users of {cluster_id}".encode()).digest()
-        self._right.clear()
 
     def verifier(self, name: str, mechanism: str) -> Verifier:
         """Return what proves a user's password; for an unknown user what no password fits, always the same."""
@@ -102,7 +103,7 @@ class Users:
 
     def _digest(self, name: str, password: str) -> bytes:
         told = f"{len(name)} {name} {password}".encode("utf-8", "surrogatepass")
-        return hmac.digest(self._secret, told, "sha256")
+        return hmac.digest(self._remembering, told, "sha256")
 
     def _nobody(self, name: str, mechanism: str) -> Verifier:
         size = hashlib.new(mechanism.removeprefix("SCRAM-").replace("-", "")).digest_size

@@ -20,7 +20,7 @@ ITERATIONS: Final = 10_000
 """So often a password is hashed, which takes a client some milliseconds for each connection."""
 ITERATIONS_MIN: Final = 4_096
 ITERATIONS_MAX: Final = 1_000_000
-"""More would let whoever writes the file stop the node's checks of passwords."""
+"""More would keep the thread that checks passwords busy for seconds."""
 _FORM: Final = re.compile(
     r"(?P<mechanism>SCRAM-SHA-(?:256|512))\$(?P<iterations>\d{1,7}):(?P<salt>[A-Za-z0-9+/=]{16,256})"
     r"\$(?P<stored>[A-Za-z0-9+/=]{1,128}):(?P<server>[A-Za-z0-9+/=]{1,128})"

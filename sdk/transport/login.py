@@ -55,7 +55,7 @@ _JAAS: Final = re.compile(
     r"\s*[\w.]*\.(?:Plain|Scram)LoginModule\s+(?:required|requisite|sufficient)\s(?P<options>.*);\s*", re.DOTALL
 )
 _JAAS_OPTION: Final = re.compile(r"(?P<name>\w+)\s*=\s*(?:\"(?P<quoted>[^\"]*)\"|(?P<plain>[^\s\";]+))")
-_PASSWORD_BYTES_MAX: Final = 1 << 10
+PASSWORD_BYTES_MAX: Final = 1 << 10
 _TIMEOUT_MS: Final = 10_000
 _ITERATIONS_MAX: Final = 1_000_000
 """More would keep a client busy for seconds, as somebody may want who answers in a node's place."""
@@ -233,7 +233,8 @@ class Credentials:
                 signature = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
                 if signature == self._signature:
                     return
-                self._password, self._signature = _password_in(self._login.password_location), signature
+                self._password = password_in(PASSWORD_FILE, self._login.password_location)
+                self._signature = signature
             except (OSError, UsageError) as error:
                 if self._header:
                     return  # it may be written just now
@@ -246,15 +247,16 @@ class Credentials:
         self._header = (("authorization", f"Basic {told}"),)
 
 
-def _password_in(path: str) -> str:
+def password_in(what: str, path: str) -> str:
+    """Return the password in a file of one line. Raises `UsageError`, where `what` names the file, and `OSError`."""
     with Path(path).open("rb") as file:
-        data = file.read(_PASSWORD_BYTES_MAX + 1)
+        data = file.read(PASSWORD_BYTES_MAX + 1)
     try:
         password = data.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise UsageError(f"{PASSWORD_FILE} = {path} is not text in UTF-8") from None
-    if not password or len(data) > _PASSWORD_BYTES_MAX or "\n" in password:
-        raise UsageError(f"{PASSWORD_FILE} = {path} does not hold one line of 1 to {_PASSWORD_BYTES_MAX} bytes")
+        raise UsageError(f"{what} = {path} is not text in UTF-8") from None
+    if not password or len(data) > PASSWORD_BYTES_MAX or "\n" in password:
+        raise UsageError(f"{what} = {path} does not hold one line of 1 to {PASSWORD_BYTES_MAX} bytes")
     return password
 
 

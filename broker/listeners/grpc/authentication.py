@@ -94,6 +94,8 @@ class PasswordInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             try:
                 while not (await asyncio.wait({running}, timeout=LOOK_S))[0]:
                     if not self._users.is_current(name, verifier):
+                        running.cancel()  # first: nothing may be written to a call that has ended
+                        await asyncio.gather(running, return_exceptions=True)
                         await context.abort(
                             grpc.StatusCode.UNAUTHENTICATED,
                             f"the user {name} was removed, or has another password now",
