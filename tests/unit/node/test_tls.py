@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from certificates import Authority, Pair, encrypted
 from live_node import LiveNode
+from passing_numbers import PATIENCE_S, numbers_pass
 from running_node import running_node
 
 import semel
@@ -26,8 +27,6 @@ from semel.runtime.setting import ConfigError
 from semel.sdk.testing.broker import Broker
 from semel.sdk.transport.options import Bootstrap
 from semel.sdk.transport.security import Security, Tls
-
-PATIENCE_S = 30
 
 
 @pytest.fixture
@@ -51,23 +50,6 @@ def strict_node(tmp_path: Path, authority: Authority) -> Iterator[LiveNode]:
 
 def at(address: object, tls: Tls) -> str:
     return str(Bootstrap((str(address),), Security(tls)))
-
-
-def numbers_pass(bootstrap: str, count: int = 3) -> None:
-    """Produce and consume, with a transaction, over whatever `bootstrap` says."""
-    topic = f"numbers-{time.monotonic_ns()}"
-    with semel.Admin(bootstrap) as admin:
-        admin.create_topic(topic, partitions=1)
-    with semel.Producer(bootstrap, transactional_id=topic) as producer, producer.transaction():
-        for number in range(count):
-            producer.send(topic, str(number).encode())
-    with semel.Consumer(bootstrap, topics=[topic], group=topic, offset_reset="earliest") as consumer:
-        got: list[bytes | None] = []
-        while len(got) < count:
-            batch = consumer.poll(PATIENCE_S)
-            assert batch is not None, f"{got} of {count}"
-            got += [record.value for record in batch]
-    assert got == [str(number).encode() for number in range(count)]
 
 
 def refusal(bootstrap: str, **options: object) -> str:
