@@ -23,6 +23,7 @@ from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import Address, LoadedConfig, check_ports_differ, parse_address, with_dynamic
 from semel.broker.coordinators import Coordinators
+from semel.broker.former_runs import RUNS_FILE, FormerRuns
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.fetch.replica import ReplicaFetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
@@ -62,12 +63,10 @@ from semel.broker.peers.encryption import PeerEncryption
 from semel.broker.peers.peers import Peers
 from semel.broker.peers.secret import ClusterSecret, secret_of
 from semel.broker.registration import (
+    Return,
     advertised,
     check_is_member,
     check_neighbors,
-    not_read,
-    note_not_read,
-    returned,
     version_raised,
     wait_for_former_run,
 )
@@ -774,26 +773,26 @@ class Node:
             metadata_version=METADATA_VERSION,
         )
 
-        unread: frozenset[tuple[TopicId, int]] = frozenset()
+        runs = FormerRuns(self._storage, self.logs.folder.file(RUNS_FILE))
+        back = Return(registered, self.logs, runs, config.min_insync_replicas)
 
         def further(image: MetadataImage) -> list[Change]:
-            nonlocal unread
             if not self._may_join:
                 check_is_member(image, config.node_id)
             changes = [*version_raised(image, registered), *self._history.changes_of_registration(image)]
             if self.is_clustered:
-                changes += returned(image, registered, self.logs, default_min_isr=config.min_insync_replicas)
-                unread = frozenset(not_read(image, registered, self.logs))
+                changes += back.changes(image)
             return changes
 
         if self.is_clustered:
             await check_neighbors(self.metadata, config, registered.secret_mark)
             await wait_for_former_run(self.metadata, config, registered.directory_id)
-            note_not_read(self.metadata.image, registered, self.logs)
+            back.note_not_read(self.metadata.image)
+        back.note_run(self.metadata.image)
         await self.metadata.register(registered, further, alone=not self.is_clustered)
         if self.is_clustered:
             try:
-                self.logs.recovery_reported(unread)
+                self.logs.recovery_reported(back.not_read)
             except OSError as error:
                 _log.warning("the next start tells again what this one found: %s", error)
         await self._history.follow(self.metadata, is_in_folder=self._metadata_is_in_folder)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Set
 
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import Address, parse_address
 from semel.broker.controller.elections import node_registered
 from semel.broker.controller.membership import partitions_of, stopping_nodes
 from semel.broker.controller.readable_again import incomplete_until_read
+from semel.broker.former_runs import FormerRuns
 from semel.broker.logs.manager import LogManager
 from semel.broker.logs.offline import OfflineKind
 from semel.broker.metadata.changes import BrokerRegistered, Change, MetadataVersionRaised
@@ -22,6 +23,7 @@ from semel.protocol.ids import TopicId, TopicPartition
 
 _log = logging.getLogger(__name__)
 
+_NAMED_MAX = 10
 _FORMER_SESSIONS = 2
 """So many sessions a start waits for another process with its number to end."""
 
@@ -35,18 +37,92 @@ def advertised(name: str, text: str, listening: Address) -> Address:
     return listening
 
 
-def returned(
-    image: MetadataImage, registered: BrokerRegistered, logs: LogManager, *, default_min_isr: int
-) -> list[Change]:
-    """Return what the registration of a node that starts changes in the partitions that it has replicas of."""
-    return node_registered(
-        image,
-        registered,
-        default_min_isr=default_min_isr,
-        stopping=stopping_nodes(image),
-        damaged=_damaged(logs) | _unreadable(logs),
-        gone=_replicas_gone(image, registered.node_id, logs) - _unreadable(logs),
-    )
+class Return:
+    """What a start of a node means for the replicas that it has, and what of it has to be noted before it registers."""
+
+    def __init__(self, registered: BrokerRegistered, logs: LogManager, runs: FormerRuns, default_min_isr: int) -> None:
+        """`default_min_isr` is the nodes' min.insync.replicas."""
+        self._registered = registered
+        self._logs = logs
+        self._runs = runs
+        self._default_min_isr = default_min_isr
+        self.not_read: Set[tuple[TopicId, int]] = frozenset()
+        """What `changes` took for incomplete last, for no other reason than that it can't be read now."""
+
+    def changes(self, image: MetadataImage) -> list[Change]:
+        """Return what the registration changes in the partitions that the node has replicas of."""
+        self.not_read = frozenset(self._not_read(image))
+        logs, unreadable = self._logs, _unreadable(self._logs)
+        return node_registered(
+            image,
+            self._registered,
+            default_min_isr=self._default_min_isr,
+            stopping=stopping_nodes(image),
+            damaged=_damaged(logs) | unreadable,
+            gone=_replicas_gone(image, self._registered.node_id, logs) - unreadable,
+            is_older_copy=self._is_older_copy(image),
+        )
+
+    def note_not_read(self, image: MetadataImage) -> None:
+        """Note what can't be read now. Raises `NodeStartError`."""
+        try:
+            self._logs.unreported.to_be_reported(self._not_read(image))
+        except OSError as error:
+            raise NodeStartError(
+                f"what this node can't read now can't be noted: {error}. Without the note, a partition that only this "
+                "node has would have no leader until an operator elects one. Fix this, and start the node again",
+                StartFailure.DATA_FOLDER,
+            ) from error
+
+    def note_run(self, image: MetadataImage) -> None:
+        """Note the run that is about to register, and say where its directory is an older copy.
+
+        Raises `NodeStartError`.
+        """
+        if self._is_older_copy(image):
+            self._tell_older_copy(image)
+        try:
+            self._runs.add(self._registered.incarnation)
+        except OSError as error:
+            raise NodeStartError(
+                f"this run can't be noted in the data directory: {error}. Without the note, an older copy of the "
+                "directory could be taken for it. Fix this, and start the node again",
+                StartFailure.DATA_FOLDER,
+            ) from error
+
+    def _is_older_copy(self, image: MetadataImage) -> bool:
+        former = image.brokers.get(self._registered.node_id)
+        return self._runs.is_before(former, self._registered.directory_id)
+
+    def _tell_older_copy(self, image: MetadataImage) -> None:
+        node_id = self._registered.node_id
+        _log.error(
+            "the data directory %s is an older copy: node %d has run since, and what it had then is not here. Of what "
+            "other nodes have too it leads nothing until it has fetched what it lacks", self._logs.folder.path, node_id,
+        )  # fmt: skip
+        alone = [f"{topic.name}-{each}" for topic, each, state in partitions_of(image) if state.replicas == (node_id,)]
+        if alone:
+            _log.error(
+                "no other node has these partitions, so what was written to them since that copy is lost: %s%s",
+                ", ".join(alone[:_NAMED_MAX]), ", ..." if len(alone) > _NAMED_MAX else "",
+            )  # fmt: skip
+
+    def _not_read(self, image: MetadataImage) -> set[tuple[TopicId, int]]:
+        """Return what counts as incomplete here for no other reason than that it can't be read now."""
+        logs, node_id = self._logs, self._registered.node_id
+        if self._is_older_copy(image):
+            return set()
+        unreadable = {
+            (topic.topic_id, one.tp.partition)
+            for one in logs.offline
+            if one.kind is OfflineKind.UNREADABLE
+            and (topic := image.topic(one.tp.topic)) is not None
+            and one.topic_id in (None, topic.topic_id)  # what can't be read may be the id
+        }
+        former = logs.unreported.not_read
+        lost = _keys(image, _damaged(logs) | (_replicas_gone(image, node_id, logs) - _unreadable(logs)))
+        lost |= {key for key in (*unreadable, *former) if logs.unreported.may_be_damaged(key)}
+        return incomplete_until_read(image, self._registered, unreadable=unreadable, former=former, lost=lost)
 
 
 def _damaged(logs: LogManager) -> set[TopicPartition]:
@@ -61,33 +137,6 @@ def _unreadable(logs: LogManager) -> set[TopicPartition]:
     Nothing of them need be lost, but nobody knows yet. Where no other replica is left, an operator elects this one.
     """
     return {one.tp for one in logs.offline if one.kind is OfflineKind.UNREADABLE}
-
-
-def not_read(image: MetadataImage, registered: BrokerRegistered, logs: LogManager) -> set[tuple[TopicId, int]]:
-    """Return what the registration takes for incomplete here for no other reason than that it can't be read now."""
-    unreadable = {
-        (topic.topic_id, one.tp.partition)
-        for one in logs.offline
-        if one.kind is OfflineKind.UNREADABLE
-        and (topic := image.topic(one.tp.topic)) is not None
-        and one.topic_id in (None, topic.topic_id)  # what can't be read may be the id
-    }
-    former = logs.unreported.not_read
-    lost = _keys(image, _damaged(logs) | (_replicas_gone(image, registered.node_id, logs) - _unreadable(logs)))
-    lost |= {key for key in (*unreadable, *former) if logs.unreported.may_be_damaged(key)}
-    return incomplete_until_read(image, registered, unreadable=unreadable, former=former, lost=lost)
-
-
-def note_not_read(image: MetadataImage, registered: BrokerRegistered, logs: LogManager) -> None:
-    """Note what `not_read` returns, before the registration. Raises `NodeStartError`."""
-    try:
-        logs.unreported.to_be_reported(not_read(image, registered, logs))
-    except OSError as error:
-        raise NodeStartError(
-            f"what this node can't read now can't be noted: {error}. Without the note, a partition that only this node "
-            "has would have no leader until an operator elects one. Fix this, and start the node again",
-            StartFailure.DATA_FOLDER,
-        ) from error
 
 
 def _keys(image: MetadataImage, partitions: Collection[TopicPartition]) -> set[tuple[TopicId, int]]:

@@ -157,6 +157,7 @@ def node_registered(
     stopping: Collection[int] = (),
     damaged: Container[TopicPartition] = (),
     gone: Container[TopicPartition] = (),
+    is_older_copy: bool = False,
 ) -> list[Change]:
     """Return the changes that are written with a node's registration, behind it: its former start is nothing any more.
 
@@ -165,11 +166,12 @@ def node_registered(
 
     image:   the one before the registration, which has how the node was registered until now
     damaged: partitions of which it has, or may have, lost records that it had synced; gone: those that it has not
+    is_older_copy: its directory is from before its last run: all of its replicas may lack records
     """
     node_id = registration.node_id
     former = image.brokers.get(node_id)
     emptied = {node_id} if former is None or former.directory_id != registration.directory_id else set()
-    lost = emptied or ({node_id} if lost_records(former, registration) else set())
+    lost = emptied or ({node_id} if is_older_copy or lost_records(former, registration) else set())
     alive, full = alive_nodes(image) | {node_id}, full_nodes(image) - {node_id}
     others_stopping = set(stopping) - {node_id}
     changes: list[Change] = []

@@ -2,7 +2,7 @@
 
 meta.properties  .lock  .kafka_cleanshutdown  recovery-point-offset-checkpoint  log-start-offset-checkpoint
 replication-offset-checkpoint  cleaner-offset-checkpoint  known-partitions  metadata-position  last-recovery.json
-recovery-to-report.json  <topic>-<n>/
+recovery-to-report.json  runs  <topic>-<n>/
 <topic>-<n>.<id>-delete/  <topic>-<n>.<id>-stray/  journal/  kept/
 """
 

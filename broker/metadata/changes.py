@@ -241,7 +241,7 @@ KINDS: Final[Mapping[str, type[Change]]] = {
 }
 _KIND_OF: Final[Mapping[type[Change], str]] = {made: kind for kind, made in KINDS.items()}
 
-METADATA_VERSION: Final = 3
+METADATA_VERSION: Final = 4
 """The newest version of the metadata that this Semel reads and writes.
 
 What an older version would not read is written only where the image's `version` is high enough. So a change of a new
@@ -255,6 +255,8 @@ THROTTLES_VERSION: Final = 2
 """From this version on replicas may be throttled: nodes read these settings of topics and nodes."""
 FULL_DISKS_VERSION: Final = 3
 """From this version on nodes say whether their disks have room."""
+RUNS_NOTED_VERSION: Final = 4
+"""Nodes that know this version note each of their runs in their data directory, before they register."""
 
 ADDED_TO_REGISTRATIONS: Final = frozenset(
     {"peer_host", "peer_port", "is_clean", "durability", "secret_mark", "metadata_version"}

@@ -28,7 +28,7 @@ from semel.protocol.api.groups import ListGroupsRequest, OffsetFetchRequest
 from semel.protocol.ids import TopicPartition
 
 PARTITIONS: Final = 4
-PATIENCE_S: Final = 40.0
+PATIENCE_S: Final = 100.0
 NEVER_MS: Final = 600_000
 """A session that outlasts the test: what happens earlier happened by a leave."""
 

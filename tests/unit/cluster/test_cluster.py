@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import errno
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
@@ -34,6 +35,11 @@ from semel.protocol.kafka.api import ApiKey
 from semel.runtime.simulated_storage import SimulatedStorage
 
 T0 = TopicPartition("t", 0)
+
+
+def copy_of(disk: SimulatedStorage) -> SimulatedStorage:
+    """Return a copy of a disk whose node does not run."""
+    return SimulatedStorage(98, copy.deepcopy(disk._disk))
 
 
 def run(folder: Path, test: Callable[[Cluster], Awaitable[None]], **settings: Any) -> None:
@@ -595,6 +601,46 @@ def test_R4_what_a_node_has_lost_it_gets_from_the_others_and_never_leads_with(tm
             assert b"".join(data for _, data in three.values(node_id, T0)) == b"".join(data for _, data in before)
 
     run(tmp_path, test)
+
+
+@pytest.mark.parametrize("durability", ["disk", "os"])
+@pytest.mark.parametrize("is_copied_clean", [True, False])
+def test_R4_an_older_copy_of_a_nodes_directory_is_never_taken_for_complete(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, durability: str, is_copied_clean: bool
+) -> None:
+    """The node ran on after the copy, and was the last that had all records. Somebody puts the copy back."""
+
+    async def test(three: Cluster) -> None:
+        await three.create("t", min_insync_replicas="2")
+        await three.in_sync(T0, 1, 2, 3)
+        await three.produce(T0, b"before")
+        other, first = sorted({1, 2, 3} - {three.state(T0).leader})
+        await (three.stop(first) if is_copied_clean else three.kill(first))
+        older = copy_of(three.disks[first])
+        await three.start(first)
+        await three.in_sync(T0, 1, 2, 3)
+        await three.produce(T0, b"after")
+        for node_id in (other, first):
+            await three.stop(node_id)
+        assert three.state(T0).elr == (first,), "with all that it had it would be elected"
+        last = three.state(T0).leader
+        before = three.values(last, T0)
+        await (three.kill(last) if durability == "disk" else three.stop(last))
+        three.disks[first] = older
+        await three.start(first)
+        await three.until(lambda: three.state(T0).leader != last)
+        assert three.state(T0).leader == -1, "the only one alive has an older copy"
+        assert "is an older copy" in caplog.text
+        await three.stop(first)
+        await three.start(first)  # it has run since, and lacks what it lacked
+        assert three.state(T0).leader == -1
+        await three.start(last)
+        await three.start(other)
+        await three.in_sync(T0, 1, 2, 3)
+        for node_id in (1, 2, 3):
+            assert b"".join(data for _, data in three.values(node_id, T0)) == b"".join(data for _, data in before)
+
+    run(tmp_path, test, durability=durability)
 
 
 def test_a_topic_of_one_node_gets_replicas_on_the_nodes_that_come(tmp_path: Path) -> None:

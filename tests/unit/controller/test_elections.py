@@ -148,6 +148,16 @@ def test_R5_an_eligible_replica_that_restarts_without_its_records_is_eligible_no
     assert (state.leader_epoch, state.partition_epoch) == (5, 8)
 
 
+def test_R4_an_older_copy_of_a_directory_is_not_eligible() -> None:
+    """It was stopped cleanly when it was copied, and synced all that it had: it has not what came later."""
+    image = image_of(replace(ALL, leader=NO_LEADER, isr=(), elr=(1, 2)), min_isr=2, fenced=(1, 2, 3))
+    image = image.apply_all(chained([registered(2)], image.position))
+    state = after(image, node_registered(image, registered(2), default_min_isr=2, is_older_copy=True))
+    assert (state.leader, state.elr, state.last_known_elr) == (NO_LEADER, (1,), (2,))
+    as_it_was = after(image, node_registered(image, registered(2), default_min_isr=2))
+    assert as_it_was.leader == 2, "nobody else is alive, and it has all records"
+
+
 def test_R5_a_lower_min_isr_ends_eligibility_before_records_are_committed_without_the_eligible() -> None:
     image = image_of(replace(ALL, isr=(1,), elr=(2,), last_known_elr=(3,)), replace(ALL, isr=(), leader=-1, elr=(1,)))
     lower = ConfigsChanged("TOPIC", "t", {"min.insync.replicas": "1"})
