@@ -42,6 +42,7 @@ from semel.broker.logs.data_folder import META_FILE, NODE_LOCK_FILE
 from semel.broker.logs.manager import LogManager
 from semel.broker.logs.partition import Partition
 from semel.broker.logs.replication_quota import ReplicationQuota, ReplicationQuotas
+from semel.broker.lost_leaders import LostLeaders
 from semel.broker.metadata.chain import MetadataWentBackError
 from semel.broker.metadata.changes import (
     METADATA_VERSION,
@@ -426,7 +427,12 @@ class Node:
         if self.is_clustered:
             self._replicas = Replicas(self, self._peers, self._incarnation)
             self._cluster = ClusterDuties(
-                self.metadata, self.clock, lambda: self.config, self._cluster_changes, self._peers
+                self.metadata,
+                self.clock,
+                lambda: self.config,
+                self._cluster_changes,
+                self._peers,
+                LostLeaders(self, self._peers),
             )
         self._coordinators = Coordinators(
             self,
@@ -781,8 +787,13 @@ class Node:
             if not self._may_join:
                 check_is_member(image, config.node_id)
             changes = [*version_raised(image, registered), *self._history.changes_of_registration(image)]
-            if self.is_clustered:
-                changes += returned(image, registered, self.logs, default_min_isr=config.min_insync_replicas)
+            if not self.is_clustered:
+                return changes
+            begun_anew = self._history.partitions_begun_anew(image)
+            if begun_anew:
+                return [*changes, *begun_anew]  # no replica counts as complete any more, of other nodes neither
+            changes += returned(image, registered, self.logs, default_min_isr=config.min_insync_replicas)
+            if not self._history.loss_is_accepted:
                 unread = frozenset(not_read(image, registered, self.logs))
             return changes
 

@@ -432,10 +432,17 @@ def images(count: int) -> Sequence[MetadataImage]:
     return [replace(EMPTY_IMAGE, cluster_id="c", sequence=number, digest="ab" * 32) for number in range(1, count + 1)]
 
 
-def test_a_position_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "more", "given"), [(1, "", (0, 0)), (2, "5\n", (5, 0)), (3, "5\n9\n", (5, 9))])
+def test_a_position_of_each_version_is_read(
+    tmp_path: Path, version: int, more: str, given: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / POSITION_FILE
-    path.write_text(f"semel metadata position 1\nc\n7\n{'ab' * 32}\n")
-    assert read_applied(DiskStorage(), str(path)) == Applied("c", Position(7, "ab" * 32), 0)
+    text = f"semel metadata position {version}\nc\n7\n{'ab' * 32}\n"
+    path.write_text(text + more)
+    assert read_applied(DiskStorage(), str(path)) == Applied("c", Position(7, "ab" * 32), *given)
+    path.write_text(text + more + "1\n")
+    assert read_applied(DiskStorage(), str(path)) is None
+    assert "can't be read" in caplog.text
 
 
 def test_changes_that_come_together_are_remembered_once_and_nothing_wakes_up_later() -> None:
