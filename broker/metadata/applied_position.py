@@ -51,7 +51,9 @@ def read_applied(storage: Storage, path: str) -> Applied | None:
         head, cluster, sequence, digest, *more = text.splitlines()
         if head not in _HEADS or len(more) != _HEADS.index(head):
             raise ValueError("it does not begin as such a file does")
-        return Applied(cluster, Position(int(sequence), bytes.fromhex(digest).hex()), *map(int, (more + ["0"])[:2]))
+        next_producer_id, highest_leader_epoch = map(int, [*more, "0", "0"][:2])
+        position = Position(int(sequence), bytes.fromhex(digest).hex())
+        return Applied(cluster, position, next_producer_id, highest_leader_epoch)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
