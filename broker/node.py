@@ -780,6 +780,8 @@ class Node:
             metadata_version=METADATA_VERSION,
         )
 
+        assert self._coordinators is not None
+        producer_ids = self._coordinators.producer_ids
         unread: frozenset[tuple[TopicId, int]] = frozenset()
 
         def further(image: MetadataImage) -> list[Change]:
@@ -787,6 +789,7 @@ class Node:
             if not self._may_join:
                 check_is_member(image, config.node_id)
             changes = [*version_raised(image, registered), *self._history.changes_of_registration(image)]
+            changes += producer_ids.first_block(image, changes)
             if not self.is_clustered:
                 return changes
             begun_anew = self._history.partitions_begun_anew(image)
@@ -802,6 +805,7 @@ class Node:
             await wait_for_former_run(self.metadata, config, registered.directory_id)
             note_not_read(self.metadata.image, registered, self.logs)
         await self.metadata.register(registered, further, alone=not self.is_clustered)
+        producer_ids.registered()
         if self.is_clustered:
             try:
                 self.logs.recovery_reported(unread)

@@ -139,7 +139,7 @@ def test_R10_the_newest_copy_is_as_good_as_the_database(tmp_path: Path, url: str
         await node.stop()
         (tmp_path / "data" / POSITION_FILE).unlink()  # what is lost is no error
         node = await Node.start(config, accept_metadata_loss=True)
-        assert node.metadata.image.next_producer_id == 0
+        assert node.metadata.image.next_producer_id == 3 * BLOCK_SIZE, "one block for each start, and none is skipped"
         await node.stop()
         assert strays(tmp_path) == []
 
@@ -166,7 +166,7 @@ def test_R10_a_running_node_stops_where_its_database_goes_back(tmp_path: Path, u
         assert "--accept-metadata-loss" in str(failure)
         path = f"{node.data_dir}/{POSITION_FILE}"
         # also where it is killed now
-        assert read_applied(DiskStorage(), path) == Applied(applied.cluster_id, applied.position, 0)
+        assert read_applied(DiskStorage(), path) == Applied(applied.cluster_id, applied.position, BLOCK_SIZE)
         assert await _stop(node) == ServeExit.METADATA
         with pytest.raises(NodeStartError, match=f"up to {applied.sequence}, and the database has changes up to"):
             await Node.start(settings_of(tmp_path, url))
@@ -410,7 +410,7 @@ def test_a_position_that_can_not_be_read_is_no_error(
             assert f"{path} can't be read" in caplog.text
             cluster_id = node.metadata.image.cluster_id
         if isinstance(content, bytes):
-            assert read_applied(DiskStorage(), str(path)) == Applied(cluster_id, position, 0)
+            assert read_applied(DiskStorage(), str(path)) == Applied(cluster_id, position, 2 * BLOCK_SIZE)
 
     asyncio.run(main())
 
