@@ -307,4 +307,6 @@ def test_E1_D1_what_does_not_need_two_nodes_that_are_cut_off_from_each_other_goe
 
 
 def _id_of(nodes: FarNodes, coordinator: int) -> str:
-    return next(f"meanwhile-{number}" for number in range(100) if nodes.coordinator(f"meanwhile-{number}") == coordinator)
+    return next(
+        f"meanwhile-{number}" for number in range(100) if nodes.coordinator(f"meanwhile-{number}") == coordinator
+    )

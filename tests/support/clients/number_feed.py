@@ -1,5 +1,4 @@
-"""Numbers that confluent-kafka's producer sends to a topic while something happens to a cluster, and what became of them.
-"""
+"""Numbers that confluent-kafka's producer sends to a topic while something happens to a cluster, and what became of them."""
 
 from __future__ import annotations
 
