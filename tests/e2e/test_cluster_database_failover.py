@@ -1,4 +1,4 @@
-"""Three nodes whose PostgreSQL dies for good while they work: its standby takes over, nothing is lost (D1, R4)."""
+"""Three nodes whose PostgreSQL dies for good while they work: its standby takes over, nothing is lost (D1, R4, E1)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chaos import Clients
+from cluster_run import cluster_run
 from confluent_kafka.admin import AdminClient, NewTopic
 from database_servers import PostgresqlPair
 from node_processes import NodeProcesses, node_processes, wait_for
@@ -31,6 +33,17 @@ def nodes(tmp_path: Path, pair: PostgresqlPair) -> Iterator[NodeProcesses]:
         yield running
 
 
+def wait_takes_changes(admin: AdminClient) -> None:
+    """Wait until the nodes write to the standby: a topic can be made."""
+
+    def creates() -> bool:
+        (made,) = admin.create_topics([NewTopic("after", PARTITIONS, 3)], request_timeout=CALL_S).values()
+        error = made.exception(CALL_S)
+        return error is None or "TOPIC_ALREADY_EXISTS" in str(error)
+
+    wait_for(creates, "changes are taken by the standby")
+
+
 def test_D1_R4_a_cluster_survives_the_death_of_its_database_and_of_a_node_after_it(
     nodes: NodeProcesses, pair: PostgresqlPair
 ) -> None:
@@ -43,13 +56,7 @@ def test_D1_R4_a_cluster_survives_the_death_of_its_database_and_of_a_node_after_
     pair.primary.kill()
     feed.more(200)  # leaders continue without a database
     pair.promote()
-
-    def creates() -> bool:
-        (made,) = admin.create_topics([NewTopic("after", PARTITIONS, 3)], request_timeout=CALL_S).values()
-        error = made.exception(CALL_S)
-        return error is None or "TOPIC_ALREADY_EXISTS" in str(error)
-
-    wait_for(creates, "changes are taken by the standby")
+    wait_takes_changes(admin)
     feed.more()
     nodes.kill(1)
     wait_for(lambda: 1 not in leaders(admin, "before"), "others lead what node 1 led")
@@ -60,3 +67,23 @@ def test_D1_R4_a_cluster_survives_the_death_of_its_database_and_of_a_node_after_
     assert len(found) == len(set(found)), "none is there twice"
     assert set(feed.acknowledged) <= set(found), "none is lost"
     assert everything(bootstrap, "after") == []
+
+
+@pytest.mark.parametrize("clients", [Clients.SEMEL, Clients.CONFLUENT])
+def test_E1_R4_each_record_is_transformed_once_through_the_death_of_the_database_and_of_a_node_after_it(
+    nodes: NodeProcesses, pair: PostgresqlPair, tmp_path: Path, clients: Clients
+) -> None:
+    """Consume, transform, produce, in transactions, without a pause."""
+    with cluster_run(nodes, tmp_path, "failover", clients) as run:
+        pair.primary.kill()
+        run.more()  # leaders and coordinators go on without a database
+        pair.promote()
+        wait_takes_changes(AdminClient({"bootstrap.servers": ",".join(nodes.kafka.values())}))
+        run.more()
+        struck = nodes.leader(run.source, 0)
+        nodes.kill(struck)
+        nodes.wait_replaced(struck)
+        run.more()
+        nodes.start(struck)
+        run.more()
+        run.assert_exactly_once()
