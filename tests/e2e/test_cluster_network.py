@@ -194,7 +194,7 @@ class Transactions(threading.Thread):
         super().__init__(daemon=True)
         self.committed: list[bytes] = []
         self.told: list[semel.SemelError] = []
-        self._bootstrap = bootstrap
+        self._address = bootstrap
         self._id = transactional_id
         self._topic = topic
         self._partitions = partitions
@@ -202,7 +202,7 @@ class Transactions(threading.Thread):
 
     def run(self) -> None:
         with semel.Producer(
-            self._bootstrap, transactional_id=self._id, transaction_timeout_ms=600_000, max_block_ms=5_000
+            self._address, transactional_id=self._id, transaction_timeout_ms=600_000, max_block_ms=5_000
         ) as producer:
             number = 0
             while not self._over.is_set():
@@ -268,13 +268,12 @@ def test_E1_D1_what_does_not_need_two_nodes_that_are_cut_off_from_each_other_goe
     with semel.Admin(nodes.bootstrap) as admin:
         admin.create_topic("cut", partitions=len(IDS))
     wait_for(lambda: {nodes.leader("cut", number) for number in range(len(IDS))} == set(IDS), "each leads one")
+    before = Transactions(nodes.bootstrap, "before", "cut", [0])
+    before.start()
+    before.more()
+    before.stop()
     one, other, transactional_id, here, there = one_of_each(nodes, "cut")
-    spared = next(iter(set(IDS) - {one, other}))
-    alone = Transactions(nodes.bootstrap, transactional_id, "cut", [here])
-    (between,) = {0, 1, 2} - {here, there}
-    alone.start()
-    alone.more()
-    alone.stop()
+    (spared,), (between,) = set(IDS) - {one, other}, {0, 1, 2} - {here, there}
     over_both = Transactions(nodes.bootstrap, transactional_id, "cut", [here, there])
     over_both.start()
     over_both.more()
@@ -299,7 +298,7 @@ def test_E1_D1_what_does_not_need_two_nodes_that_are_cut_off_from_each_other_goe
     over_both.stop()
     found = Counter(committed(nodes, "cut"))
     wanted = Counter([f"plain-{number}".encode() for number in range(60)])
-    wanted.update(alone.committed)
+    wanted.update(before.committed)
     wanted.update(2 * meanwhile.committed)
     wanted.update(2 * over_both.committed)
     assert found == wanted

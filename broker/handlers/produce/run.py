@@ -137,8 +137,8 @@ class ProduceRun:
                     error_for(
                         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
                         f"the batch was appended, and {partition.tp} has {counted(len(leader.isr), 'replica')} in "
-                        f"sync, fewer than min.insync.replicas={leader.effective_min_isr}; it may still be committed when "
-                        "more are. `semel doctor` names the nodes that are away",
+                        f"sync, fewer than min.insync.replicas={leader.effective_min_isr}; it may still be committed "
+                        "when more are. `semel doctor` names the nodes that are away",
                     ),
                 )
         self.fail_all(

@@ -1,4 +1,4 @@
-"""Numbers that confluent-kafka's producer sends to a topic while something happens to a cluster, and what became of them."""
+"""Numbers that a producer of confluent-kafka sends to a topic while something happens to a cluster."""
 
 from __future__ import annotations
 
