@@ -62,7 +62,8 @@ class LostLeaders:
         self._first = self._first if self._first < len(waiting) else 0
         chosen = dict(list(waiting.items())[self._first : self._first + TOGETHER_MAX])
         await self._elect(image, chosen)
-        left = [tp for tp in waiting if (state := self._node.metadata.image.partition(tp)) and waits_for_ends(state)]
+        now = self._node.metadata.image
+        left = [tp for tp in waiting if (found := now.partition(tp)) is not None and waits_for_ends(found)]
         self._first = self._first + TOGETHER_MAX if len(left) == len(waiting) else 0
         self._tell_of_absent(left)
 
