@@ -19,6 +19,7 @@ from semel.broker.controller.moves import completed_moves
 from semel.broker.controller.placement import with_more_replicas
 from semel.broker.controller.preferred import LedElsewhere, preferred_elections
 from semel.broker.controller.shutdown import StepDown, may_stop, step_down
+from semel.broker.lost_leaders import LostLeaders
 from semel.broker.metadata.changes import BrokerStopping, Change
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.metadata.metadata import Metadata
@@ -54,7 +55,9 @@ class ClusterDuties:
         config: Callable[[], NodeConfig],
         changes: ClusterChanges,
         peers: Peers,
+        lost_leaders: LostLeaders,
     ) -> None:
+        self._lost_leaders = lost_leaders
         self._metadata = metadata
         self._clock = clock
         self._config = config
@@ -119,6 +122,7 @@ class ClusterDuties:
             await self._change(nodes_unfenced, heard)
         await self._grow_internal_topics()
         await self._complete_moves()
+        await self._lost_leaders.look()
         await self._give_leaders_back()
 
     async def _give_leaders_back(self) -> None:

@@ -10,9 +10,10 @@ import logging
 from concurrent.futures import Executor
 from typing import Final
 
+from semel.broker.controller.metadata_loss import begun_anew, beyond_lost_epochs
 from semel.broker.metadata.applied_position import POSITION_FILE, Applied, AppliedPosition, read_applied
 from semel.broker.metadata.chain import MetadataWentBackError
-from semel.broker.metadata.changes import Change
+from semel.broker.metadata.changes import Change, PartitionChanged
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.metadata.metadata import Metadata
 from semel.broker.producer_ids import beyond_lost, skipped_up_to
@@ -41,6 +42,8 @@ class MetadataHistory:
         self.loss_is_accepted = False
         """Whether the metadata lacks what this node had applied, and the node continues all the same."""
         self._producer_ids_from = 0
+        self._known_epoch = self._epochs_from = 0
+        """The highest leader epoch that this node knew of before the loss, and where they go on."""
         self._metadata: Metadata | None = None
         """That is followed, in a database elsewhere."""
 
@@ -56,18 +59,25 @@ class MetadataHistory:
                     raise NodeStartError(self.advice(error), StartFailure.METADATA) from error
                 _log.warning("%s. As %s says, the changes that are missing are given up", error.message, OPTION)
                 self.loss_is_accepted = True
-                await self._skip_producer_ids(known, metadata.image)
+                await self._skip_what_was_given(known, metadata.image)
         if self._accepts_loss and not self.loss_is_accepted:
             _log.warning("%s: the metadata has all that this node had applied, so nothing is given up", OPTION)
 
-    async def _skip_producer_ids(self, known: Applied, image: MetadataImage) -> None:
-        """Choose the next producer id, and remember it before any is given: the database may lose this as well.
+    async def _skip_what_was_given(self, known: Applied, image: MetadataImage) -> None:
+        """Choose the next producer id and leader epoch, and remember them before any is given: the database may lose
+        this as well.
 
         The position stays: a crash must find the loss again. Raises `NodeStartError`.
         """
         self._producer_ids_from = beyond_lost(max(known.next_producer_id, image.next_producer_id))
+        self._known_epoch = known.highest_leader_epoch
+        self._epochs_from = beyond_lost_epochs(max(known.highest_leader_epoch, image.highest_leader_epoch))
+        remembered = known._replace(
+            next_producer_id=self._producer_ids_from,
+            highest_leader_epoch=max(known.highest_leader_epoch, image.highest_leader_epoch, self._epochs_from),
+        )
         try:
-            await self._applied.write(known._replace(next_producer_id=self._producer_ids_from))
+            await self._applied.write(remembered)
         except OSError as error:
             raise NodeStartError(
                 f"{self._path} can't be written: {error}. Without it, a further loss could give producer ids twice. "
@@ -78,6 +88,13 @@ class MetadataHistory:
     def changes_of_registration(self, image: MetadataImage) -> list[Change]:
         """Return what is changed together with the registration: producer ids that lost changes may have given."""
         return skipped_up_to(self._producer_ids_from, image, self._node_id)
+
+    def partitions_begun_anew(self, image: MetadataImage) -> list[PartitionChanged]:
+        """Return what the registration changes in all partitions, where several nodes share the metadata.
+
+        Nothing where no loss is accepted, and where another node has done it: it was told of the same loss.
+        """
+        return begun_anew(image, self._known_epoch, self._epochs_from) if self.loss_is_accepted else []
 
     async def follow(self, metadata: Metadata, *, is_in_folder: bool) -> None:
         """Remember from now on what is applied. Not before what was lost is dealt with, and the node has registered: a

@@ -43,6 +43,7 @@ from semel.broker.logs.data_folder import META_FILE, NODE_LOCK_FILE
 from semel.broker.logs.manager import LogManager
 from semel.broker.logs.partition import Partition
 from semel.broker.logs.replication_quota import ReplicationQuota, ReplicationQuotas
+from semel.broker.lost_leaders import LostLeaders
 from semel.broker.metadata.chain import MetadataWentBackError
 from semel.broker.metadata.changes import (
     METADATA_VERSION,
@@ -425,7 +426,12 @@ class Node:
         if self.is_clustered:
             self._replicas = Replicas(self, self._peers, self._incarnation)
             self._cluster = ClusterDuties(
-                self.metadata, self.clock, lambda: self.config, self._cluster_changes, self._peers
+                self.metadata,
+                self.clock,
+                lambda: self.config,
+                self._cluster_changes,
+                self._peers,
+                LostLeaders(self, self._peers),
             )
         self._coordinators = Coordinators(
             self,
@@ -773,6 +779,8 @@ class Node:
             metadata_version=METADATA_VERSION,
         )
 
+        assert self._coordinators is not None
+        producer_ids = self._coordinators.producer_ids
         runs = FormerRuns(self._storage, self.logs.folder.file(RUNS_FILE))
         back = Return(registered, self.logs, runs, config.min_insync_replicas)
 
@@ -780,9 +788,13 @@ class Node:
             if not self._may_join:
                 check_is_member(image, config.node_id)
             changes = [*version_raised(image, registered), *self._history.changes_of_registration(image)]
-            if self.is_clustered:
-                changes += back.changes(image)
-            return changes
+            changes += producer_ids.first_block(image, changes)
+            if not self.is_clustered:
+                return changes
+            begun_anew = self._history.partitions_begun_anew(image)
+            if begun_anew:
+                return [*changes, *begun_anew]  # no replica counts as complete any more, of other nodes neither
+            return [*changes, *back.changes(image)]
 
         if self.is_clustered:
             await check_neighbors(self.metadata, config, registered.secret_mark)
@@ -790,9 +802,11 @@ class Node:
             back.note_not_read(self.metadata.image)
         back.note_run(self.metadata.image)
         await self.metadata.register(registered, further, alone=not self.is_clustered)
+        producer_ids.registered()
         if self.is_clustered:
             try:
-                self.logs.recovery_reported(back.not_read)
+                # After a loss nothing counts as incomplete for that reason alone: it is asked who has most.
+                self.logs.recovery_reported(frozenset() if self._history.loss_is_accepted else back.not_read)
             except OSError as error:
                 _log.warning("the next start tells again what this one found: %s", error)
         await self._history.follow(self.metadata, is_in_folder=self._metadata_is_in_folder)

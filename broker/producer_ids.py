@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from semel.broker.metadata.changes import Change, ProducerIdsAllocated
@@ -35,7 +36,28 @@ class ProducerIds:
         self._node_id = node_id
         self._next = 0
         self._end = 0
+        self._chosen: int | None = None
+        """Where the first block begins, until the registration is written."""
         self._allocating = asyncio.Lock()
+
+    def first_block(self, image: MetadataImage, before: Sequence[Change]) -> list[Change]:
+        """Return the block that a start takes with its registration; nothing where too few ids are left.
+
+        So new producers are served from the beginning, also while the database is away. `registered` says that it is
+        written. Each start uses a block up, and may: there are 2^63 ids.
+
+        image: the one before the registration; before: what it changes besides
+        """
+        given = (change.first + change.count for change in before if isinstance(change, ProducerIdsAllocated))
+        first = max(image.next_producer_id, *given, 0)
+        self._chosen = first if first <= INT64_MAX - BLOCK_SIZE else None
+        return [] if self._chosen is None else [ProducerIdsAllocated(self._node_id, first, BLOCK_SIZE)]
+
+    def registered(self) -> None:
+        """Give ids of the block that `first_block` chose last."""
+        if self._chosen is not None:
+            self._next, self._end = self._chosen, self._chosen + BLOCK_SIZE
+            self._chosen = None
 
     async def next_producer_id(self) -> int:
         """Return a producer id that nobody else has or had. Raises `SemelError` where the metadata can't be written."""

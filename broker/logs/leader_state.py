@@ -144,6 +144,11 @@ class LeaderState:
         return min(self.min_isr, self.replication_factor)
 
     @property
+    def lacks_replicas(self) -> bool:
+        """Whether fewer are in sync than acks=all asks for (R2)."""
+        return not self._are_enough
+
+    @property
     def _are_enough(self) -> bool:
         return len(self.isr) >= self.effective_min_isr
 

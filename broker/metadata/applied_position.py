@@ -22,9 +22,8 @@ from semel.runtime.threads import Threads
 _log = logging.getLogger(__name__)
 
 POSITION_FILE: Final = "metadata-position"
-_HEAD: Final = "semel metadata position 2"
-_HEAD_WITHOUT_IDS: Final = "semel metadata position 1"
-"""Of files that say nothing of producer ids."""
+_HEADS: Final = ("semel metadata position 1", "semel metadata position 2", "semel metadata position 3")
+"""Of files without producer ids, with them, and with leader epochs, too."""
 _BYTES_MAX: Final = 4096
 _AGAIN_S: Final = 1.0
 """How long after a write that failed it is tried again."""
@@ -36,11 +35,13 @@ class Applied(NamedTuple):
     cluster_id: of which cluster
     position: how far its changes were applied
     next_producer_id: below it are all producer ids that may have been given up to there (P1)
+    highest_leader_epoch: above it are no leader epochs that may have been given up to there (R3)
     """
 
     cluster_id: str
     position: Position
     next_producer_id: int
+    highest_leader_epoch: int = 0
 
 
 def read_applied(storage: Storage, path: str) -> Applied | None:
@@ -48,12 +49,11 @@ def read_applied(storage: Storage, path: str) -> Applied | None:
     try:
         text = read_whole(storage, path, size_bytes_max=_BYTES_MAX).decode("ascii")
         head, cluster, sequence, digest, *more = text.splitlines()
-        if head == _HEAD_WITHOUT_IDS:
-            more.append("0")
-        elif head != _HEAD:
+        if head not in _HEADS or len(more) != _HEADS.index(head):
             raise ValueError("it does not begin as such a file does")
-        (next_producer_id,) = more
-        return Applied(cluster, Position(int(sequence), bytes.fromhex(digest).hex()), int(next_producer_id))
+        next_producer_id, highest_leader_epoch = map(int, [*more, "0", "0"][:2])
+        position = Position(int(sequence), bytes.fromhex(digest).hex())
+        return Applied(cluster, position, next_producer_id, highest_leader_epoch)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -107,7 +107,8 @@ class AppliedPosition:
 
     async def write(self, applied: Applied) -> None:
         """Remember this now. Raises `OSError`."""
-        lines = (_HEAD, applied.cluster_id, *map(str, applied.position), str(applied.next_producer_id), "")
+        given = (applied.next_producer_id, applied.highest_leader_epoch)
+        lines = (_HEADS[-1], applied.cluster_id, *map(str, applied.position), *map(str, given), "")
         data = "\n".join(lines).encode("ascii")
         await asyncio.get_running_loop().run_in_executor(self._executor, write_whole, self._storage, self._path, data)
 
@@ -136,7 +137,9 @@ class AppliedPosition:
             image, pause_s = self._noted, self.pause_s
             assert image is not None
             try:
-                await self.write(Applied(image.cluster_id, image.position, image.next_producer_id))
+                await self.write(
+                    Applied(image.cluster_id, image.position, image.next_producer_id, image.highest_leader_epoch)
+                )
             except OSError as error:
                 if self._error is None:  # else that is known
                     _log.warning("%s could not be written, and is tried again: %s", self._path, error)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
@@ -99,6 +99,7 @@ class MetadataImage:
 
     digest: of that change, which stands for all changes up to it (R10)
     version: what may be written: all nodes read it (`METADATA_VERSION`)
+    highest_leader_epoch: of all partitions that are there; those that were deleted since the snapshot count, too
     """
 
     sequence: int
@@ -111,6 +112,7 @@ class MetadataImage:
     next_producer_id: int
     partition_count: int
     version: int = 1
+    highest_leader_epoch: int = field(default=0, compare=False)
 
     @property
     def position(self) -> Position:
@@ -185,6 +187,7 @@ class _Draft:
         self._next_producer_id = image.next_producer_id
         self._partition_count = image.partition_count
         self._version = image.version
+        self._highest_leader_epoch = image.highest_leader_epoch
         self._states: dict[str, list[PartitionState]] = {}
 
     def image(self) -> MetadataImage:
@@ -200,6 +203,7 @@ class _Draft:
             next_producer_id=self._next_producer_id,
             partition_count=self._partition_count,
             version=self._version,
+            highest_leader_epoch=self._highest_leader_epoch,
         )
 
     def apply(self, change: Change, position: Position) -> None:
@@ -229,6 +233,7 @@ class _Draft:
                 self._broker_configs.writable().pop(change.node_id, None)
             case TopicCreated():
                 topic = TopicImage(change.name, change.topic_id, change.partitions, _frozen(change.configs))
+                self._saw_epochs(change.partitions)
                 self._set_topic(topic)
                 self._topic_names.writable()[topic.topic_id] = topic.name
             case TopicDeleted():
@@ -241,6 +246,7 @@ class _Draft:
                 if change.first != len(topic.partitions):
                     raise MetadataCorruptError(f"partitions of {topic.name} were added at {change.first}")
                 self._set_topic(replace(topic, partitions=topic.partitions + change.partitions))
+                self._saw_epochs(change.partitions)
             case ConfigsChanged():
                 self._configs_changed(change)
             case ProducerIdsAllocated():
@@ -285,6 +291,10 @@ class _Draft:
                 f"to {change.state.partition_epoch}"
             )
         states[change.partition] = change.state
+        self._saw_epochs((change.state,))
+
+    def _saw_epochs(self, states: Iterable[PartitionState]) -> None:
+        self._highest_leader_epoch = max(self._highest_leader_epoch, _highest_leader_epoch(states))
 
     def _set_changed_partitions(self) -> None:
         for name, states in self._states.items():
@@ -360,9 +370,14 @@ def decode_image(payload: str, digest: str) -> MetadataImage:
             next_producer_id=data["next_producer_id"],
             partition_count=sum(len(topic.partitions) for topic in topics),
             version=version,
+            highest_leader_epoch=max((_highest_leader_epoch(topic.partitions) for topic in topics), default=0),
         )
     except (TypeError, ValueError, KeyError) as error:
         raise MetadataCorruptError(f"a snapshot of the metadata can't be read: {error}") from error
+
+
+def _highest_leader_epoch(states: Iterable[PartitionState]) -> int:
+    return max((state.leader_epoch for state in states), default=0)
 
 
 def _readable(version: int) -> int:

@@ -251,7 +251,7 @@ class MetadataStore(Database):
         conflict = MetadataConflictError(f"the metadata has changed since {after.sequence}")
         try:
             with self._transaction() as connection:
-                self._check_writer(connection, writer)
+                self._check_writer(connection, writer, after)
                 if lease is not None:
                     self._check_lease(connection, lease)
                 for change in changes:
@@ -316,7 +316,7 @@ class MetadataStore(Database):
                 .values(heartbeat_at_ms=self._now(now_ms), seen_sequence=seen.sequence)
             )
             if beaten.rowcount == 0:
-                self._check_writer(connection, writer)
+                self._check_writer(connection, writer, seen)
             self._check_chain(connection, seen)
 
     def sign_off(self, writer: Writer | None, lease: Lease | None) -> None:
@@ -349,7 +349,7 @@ class MetadataStore(Database):
         """Keep a snapshot, and drop older ones and the changes that no kept one needs."""
         try:
             with self._transaction() as connection:
-                self._check_writer(connection, writer)
+                self._check_writer(connection, writer, image.position)
                 self._check_lease(connection, lease, image.position)
                 connection.execute(
                     SNAPSHOTS.insert().values(
@@ -382,7 +382,7 @@ class MetadataStore(Database):
         """
         try:
             with self._transaction() as connection:
-                self._check_writer(connection, writer)
+                self._check_writer(connection, writer, known)
                 row, time_ms = self._read_lease(connection, now_ms)
                 self._check_chain(connection, known)
                 lease = Lease(holder, 1 if row is None else row.epoch + 1, time_ms + duration_ms)
@@ -405,7 +405,7 @@ class MetadataStore(Database):
         Raises `NotControllerError` where it was lost, and otherwise as `acquire_lease`.
         """
         with self._transaction() as connection:
-            self._check_writer(connection, writer)
+            self._check_writer(connection, writer, known)
             self._check_lease(connection, lease, known)
             _, time_ms = self._read_lease(connection, now_ms)
             renewed = Lease(lease.holder, lease.epoch, time_ms + duration_ms)
@@ -453,9 +453,11 @@ class MetadataStore(Database):
             held = "nobody" if row is None else f"{row.holder}, epoch {row.epoch}"
             raise NotControllerError(f"this node's controller epoch {lease.epoch} is over: the controller is {held}")
 
-    @staticmethod
-    def _check_writer(connection: sa.Connection, writer: Writer | None) -> None:
-        """Check that a node's run is its current one. Its row stays locked, so nobody registers before the write."""
+    def _check_writer(self, connection: sa.Connection, writer: Writer | None, known: Position) -> None:
+        """Check that a node's run is its current one. Its row stays locked, so nobody registers before the write.
+
+        known: what that run has applied. A database that went back has an older run's row, or none of that node
+        """
         if writer is None:
             return
         current = connection.execute(
@@ -463,6 +465,7 @@ class MetadataStore(Database):
         ).scalar()
         if current == writer.epoch:
             return
+        self._check_chain(connection, known)
         run = f"this run of node {writer.node_id}, broker epoch {writer.epoch}, is over"
         if current is None:
             raise NodeRemovedError(f"{run}: it was removed from the cluster. Started again, it joins as a new node")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
 from semel.broker.peers.handshake import Role
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, TxnMarker
+from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey, Buffer
 from semel.protocol.kafka.fetch import FETCH_MAX_VERSION, FetchRequest, FetchResponse
 from semel.protocol.kafka.node_messages import (
@@ -24,6 +25,7 @@ from semel.protocol.kafka.producers_before import (
     ProducersBefore,
     ProducersBeforeAnswer,
 )
+from semel.protocol.kafka.replica_ends import REPLICA_ENDS_VERSION, EpochAndEnd, build_ends_asked, parse_ends
 from semel.protocol.kafka.wire import WireFormatError
 
 Response_co = TypeVar("Response_co", covariant=True)
@@ -135,3 +137,23 @@ class AskProducers:
 
     def read(self, body: memoryview, version: int) -> ProducersBeforeAnswer:
         return ProducersBeforeAnswer.parse(body, self.asked.tp)
+
+
+@dataclass(frozen=True, slots=True)
+class AskReplicaEnds:
+    """Ask where the other node's logs end of partitions that have no leader, each with its leader epoch (R4)."""
+
+    node_id: int
+    partitions: Mapping[TopicPartition, int]
+
+    key: ClassVar = ApiKey.OFFSET_FOR_LEADER_EPOCH
+    version_min: ClassVar = REPLICA_ENDS_VERSION
+    version_max: ClassVar = REPLICA_ENDS_VERSION
+    role: ClassVar = Role.REQUESTS
+    waits_ms: ClassVar = 0
+
+    def body(self, version: int) -> Buffer:
+        return build_ends_asked(self.node_id, self.partitions)
+
+    def read(self, body: memoryview, version: int) -> Mapping[TopicPartition, EpochAndEnd]:
+        return parse_ends(body)

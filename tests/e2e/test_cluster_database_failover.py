@@ -1,21 +1,19 @@
-"""Three nodes whose PostgreSQL dies for good while they work: its standby takes over, nothing is lost (D1, R4)."""
+"""Three nodes whose PostgreSQL dies for good while they work: its standby takes over, nothing is lost (D1, R4, E1)."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from chaos import Clients
+from cluster_run import cluster_run
 from confluent_kafka.admin import AdminClient, NewTopic
 from database_servers import PostgresqlPair
 from node_processes import NodeProcesses, node_processes, wait_for
+from number_feed import CALL_S, PARTITIONS, Feed, create, everything, leaders
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.timeout(600)]
-PARTITIONS = 3
-CALL_S = 60.0
 
 
 @pytest.fixture
@@ -35,70 +33,15 @@ def nodes(tmp_path: Path, pair: PostgresqlPair) -> Iterator[NodeProcesses]:
         yield running
 
 
-class Feed:
-    """Sends numbers with an idempotent producer until it is stopped, and writes down which were acknowledged."""
+def wait_takes_changes(admin: AdminClient) -> None:
+    """Wait until the nodes write to the standby: a topic can be made."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.acknowledged: list[int] = []
-        self.failed: list[str] = []
-        self._topic = topic
-        self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
-        )
-        self._stops = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+    def creates() -> bool:
+        (made,) = admin.create_topics([NewTopic("after", PARTITIONS, 3)], request_timeout=CALL_S).values()
+        error = made.exception(CALL_S)
+        return error is None or "TOPIC_ALREADY_EXISTS" in str(error)
 
-    def more(self, count: int = 50) -> None:
-        """Wait until so many more are acknowledged."""
-        wanted = len(self.acknowledged) + count
-        wait_for(lambda: len(self.acknowledged) >= wanted, f"{count} more acknowledgements of {self._topic}")
-
-    def stop(self) -> None:
-        self._stops.set()
-        self._thread.join(CALL_S)
-        assert self._producer.flush(CALL_S) == 0
-        assert self.failed == []
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stops.is_set():
-            self._producer.produce(self._topic, b"%d" % number, partition=number % PARTITIONS, on_delivery=self._told)
-            number += 1
-            self._producer.poll(0.01)
-
-    def _told(self, error: Any, message: Any) -> None:
-        if error is None:
-            self.acknowledged.append(int(message.value()))
-        else:
-            self.failed.append(str(error))
-
-
-def everything(bootstrap: str, topic: str) -> list[int]:
-    """Return all values that are in a topic now."""
-    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0})
-    try:
-        tps = [TopicPartition(topic, number, 0) for number in range(PARTITIONS)]
-        ends = {tp.partition: reader.get_watermark_offsets(tp, CALL_S)[1] for tp in tps}
-        reader.assign(tps)
-        values: list[int] = []
-        while len(values) < sum(ends.values()):
-            found = reader.poll(CALL_S)
-            assert found is not None
-            assert found.error() is None, found.error()
-            values.append(int(found.value()))
-        return values
-    finally:
-        reader.close()
-
-
-def create(admin: AdminClient, topic: str) -> None:
-    (made,) = admin.create_topics([NewTopic(topic, PARTITIONS, 3)], request_timeout=CALL_S).values()
-    made.result(CALL_S)
-
-
-def leaders(admin: AdminClient, topic: str) -> set[int]:
-    return {one.leader for one in admin.list_topics(topic, CALL_S).topics[topic].partitions.values()}
+    wait_for(creates, "changes are taken by the standby")
 
 
 def test_D1_R4_a_cluster_survives_the_death_of_its_database_and_of_a_node_after_it(
@@ -113,13 +56,7 @@ def test_D1_R4_a_cluster_survives_the_death_of_its_database_and_of_a_node_after_
     pair.primary.kill()
     feed.more(200)  # leaders continue without a database
     pair.promote()
-
-    def creates() -> bool:
-        (made,) = admin.create_topics([NewTopic("after", PARTITIONS, 3)], request_timeout=CALL_S).values()
-        error = made.exception(CALL_S)
-        return error is None or "TOPIC_ALREADY_EXISTS" in str(error)
-
-    wait_for(creates, "changes are taken by the standby")
+    wait_takes_changes(admin)
     feed.more()
     nodes.kill(1)
     wait_for(lambda: 1 not in leaders(admin, "before"), "others lead what node 1 led")
@@ -130,3 +67,23 @@ def test_D1_R4_a_cluster_survives_the_death_of_its_database_and_of_a_node_after_
     assert len(found) == len(set(found)), "none is there twice"
     assert set(feed.acknowledged) <= set(found), "none is lost"
     assert everything(bootstrap, "after") == []
+
+
+@pytest.mark.parametrize("clients", [Clients.SEMEL, Clients.CONFLUENT])
+def test_E1_R4_each_record_is_transformed_once_through_the_death_of_the_database_and_of_a_node_after_it(
+    nodes: NodeProcesses, pair: PostgresqlPair, tmp_path: Path, clients: Clients
+) -> None:
+    """Consume, transform, produce, in transactions, without a pause."""
+    with cluster_run(nodes, tmp_path, "failover", clients) as run:
+        pair.primary.kill()
+        run.more()  # leaders and coordinators go on without a database
+        pair.promote()
+        wait_takes_changes(AdminClient({"bootstrap.servers": ",".join(nodes.kafka.values())}))
+        run.more()
+        struck = nodes.leader(run.source, 0)
+        nodes.kill(struck)
+        nodes.wait_replaced(struck)
+        run.more()
+        nodes.start(struck)
+        run.more()
+        run.assert_exactly_once()

@@ -6,6 +6,11 @@ lost in one direction. Nothing that was acknowledged is lost or doubled afterwar
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +22,9 @@ from database_servers import PostgresqlServer
 from equal_replicas import assert_replicas_are_equal
 from network import Network, network, why_not
 from node_processes import NodeProcesses, wait_for
+
+import semel
+from semel.protocol.api.topics import LATEST_TIMESTAMP
 
 WHY_NOT = why_not()
 pytestmark = [
@@ -162,3 +170,142 @@ def test_E1_D1_R4_clients_go_on_while_packets_are_lost(
             nodes.network.heal()
         run.more()
         run.assert_exactly_once()
+
+
+def one_of_each(nodes: FarNodes, topic: str) -> tuple[int, int, str, int, int]:
+    """Return two nodes, an id whose transactions the first coordinates, and a partition that each of the two leads."""
+    led = {nodes.leader(topic, number): number for number in range(len(IDS))}
+    assert led.keys() == set(IDS), "each node leads one"
+    for number in range(100):
+        coordinator = nodes.coordinator(f"cut-{number}")
+        if coordinator in led:
+            other = _others(coordinator)[0]
+            return coordinator, other, f"cut-{number}", led[coordinator], led[other]
+    raise AssertionError("nobody coordinates")
+
+
+class Transactions(threading.Thread):
+    """One transaction after the other under an id, each with one value for each of some partitions, until it is over.
+
+    As programs do it: what is aborted is written again, and what is not known is asked for again.
+    """
+
+    def __init__(self, bootstrap: str, transactional_id: str, topic: str, partitions: Sequence[int]) -> None:
+        super().__init__(daemon=True)
+        self.committed: list[bytes] = []
+        self.told: list[semel.SemelError] = []
+        self._address = bootstrap
+        self._id = transactional_id
+        self._topic = topic
+        self._partitions = partitions
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        with semel.Producer(
+            self._address, transactional_id=self._id, transaction_timeout_ms=600_000, max_block_ms=5_000
+        ) as producer:
+            number = 0
+            while not self._over.is_set():
+                value = f"{self._id}-{number}".encode()
+                if self._is_committed(producer, value):
+                    self.committed.append(value)
+                    number += 1
+
+    def _is_committed(self, producer: semel.Producer, value: bytes) -> bool:
+        try:
+            producer.begin_transaction()
+            for partition in self._partitions:
+                producer.send(self._topic, value, partition=partition)
+        except semel.RetriableError as error:
+            self.told.append(error)
+            return False
+        while True:
+            try:
+                producer.commit_transaction()
+                return True
+            except semel.AbortTransactionError as error:
+                self.told.append(error)
+                return False
+            except semel.RetriableError as error:
+                self.told.append(error)
+
+    def more(self, count: int = 3) -> None:
+        wanted = len(self.committed) + count
+        wait_for(lambda: len(self.committed) >= wanted, f"{count} more transactions of {self._id}")
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join(90)
+        assert not self.is_alive()
+
+
+def committed(nodes: FarNodes, topic: str) -> list[bytes]:
+    """Return what readers of committed records find in a topic now."""
+    with semel.Admin(nodes.bootstrap) as admin, semel.Consumer(nodes.bootstrap) as reader:
+        tps = [semel.TopicPartition(topic, number) for number in range(len(IDS))]
+        ends = admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP))
+        reader.assign(dict.fromkeys(tps, 0))
+        values: list[bytes] = []
+        wait_for(
+            lambda: (
+                values.extend(one.value or b"" for one in reader.poll(0.5) or ())
+                or all(reader.position(tp) >= ends[tp].offset for tp in tps)
+            ),
+            "all is read",
+        )
+        return values
+
+
+def findings(nodes: FarNodes) -> set[str]:
+    """Return the kinds of what the doctor finds."""
+    command = [sys.executable, "-P", "-m", "semel.cli", "doctor", "--json", "--bootstrap", nodes.bootstrap]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    return {one["kind"] for one in json.loads(done.stdout)["findings"]}
+
+
+def test_E1_D1_what_does_not_need_two_nodes_that_are_cut_off_from_each_other_goes_on(nodes: FarNodes) -> None:
+    """Both reach the database and all clients, so nobody is taken for dead. Transactions over both wait."""
+    with semel.Admin(nodes.bootstrap) as admin:
+        admin.create_topic("cut", partitions=len(IDS))
+    wait_for(lambda: {nodes.leader("cut", number) for number in range(len(IDS))} == set(IDS), "each leads one")
+    before = Transactions(nodes.bootstrap, "before", "cut", [0])
+    before.start()
+    before.more()
+    before.stop()
+    one, other, transactional_id, here, there = one_of_each(nodes, "cut")
+    (spared,), (between,) = set(IDS) - {one, other}, {0, 1, 2} - {here, there}
+    over_both = Transactions(nodes.bootstrap, transactional_id, "cut", [here, there])
+    over_both.start()
+    over_both.more()
+    try:
+        nodes.network.cut(host(one), host(other))
+        wait_for(lambda: other not in nodes.partition("cut", here).isr, "a follower that is not reached is out of sync")
+        waited = len(over_both.committed)
+        with semel.Producer(nodes.bootstrap) as producer:
+            for number in range(60):  # each partition goes on with the third node
+                producer.send("cut", f"plain-{number}".encode(), partition=number % len(IDS))
+            producer.flush(90)
+        meanwhile = Transactions(nodes.bootstrap, _id_of(nodes, one), "cut", [here, between])
+        meanwhile.start()
+        meanwhile.more(10)
+        meanwhile.stop()
+        assert [nodes.leader("cut", number) for number in (here, there, between)] == [one, other, spared]
+        assert len(over_both.committed) <= waited + 1, "one may have been decided as the cut began"
+        wait_for(lambda: findings(nodes) & {"markers-pending", "slow-transaction", "lso-held"}, "the doctor's finding")
+    finally:
+        nodes.network.heal()
+    over_both.more()
+    over_both.stop()
+    found = Counter(committed(nodes, "cut"))
+    wanted = Counter([f"plain-{number}".encode() for number in range(60)])
+    wanted.update(before.committed)
+    wanted.update(2 * meanwhile.committed)
+    wanted.update(2 * over_both.committed)
+    assert found == wanted
+    assert all(isinstance(error, semel.RetriableError | semel.AbortTransactionError) for error in over_both.told)
+
+
+def _id_of(nodes: FarNodes, coordinator: int) -> str:
+    return next(
+        f"meanwhile-{number}" for number in range(100) if nodes.coordinator(f"meanwhile-{number}") == coordinator
+    )

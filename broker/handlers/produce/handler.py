@@ -4,7 +4,8 @@
 Behaviour, by version of the request where it matters:
 - acks 0, 1 and -1 (all); anything else is INVALID_REQUIRED_ACKS for every partition, and nothing is appended.
 - Batches are appended in the order of arrival, within the call; only the answer to acks=all waits, until the high
-  watermark is past the batch or `timeout_ms` is over (REQUEST_TIMED_OUT: the batch may still become durable).
+  watermark is past the batch or `timeout_ms` is over (REQUEST_TIMED_OUT, or NOT_ENOUGH_REPLICAS_AFTER_APPEND where too
+  few replicas are in sync by then: the batch may still become durable).
 - A request with batches that take long to check, or for very many partitions, holds its client's place in the order
   until they are checked and appended (S3).
 - A partition's record set is exactly one v2 batch (INVALID_RECORD otherwise); zstd needs version 7. Records that no
@@ -76,6 +77,7 @@ _FOR_NOW: Final = frozenset(
     {
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

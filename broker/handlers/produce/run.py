@@ -10,6 +10,7 @@ from semel.broker.log.append_validation import CheckedBatch
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.produce import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
+from semel.protocol.wording import counted
 
 if TYPE_CHECKING:
     from semel.broker.handlers.produce.confirmations import Confirmations
@@ -45,7 +46,18 @@ class Answers(Protocol):
 class ProduceRun:
     """One request on its way: an answer for each partition, and how many are still to come."""
 
-    __slots__ = ("_done", "_loop", "_pending", "_responses", "_timer", "checked", "handler", "request", "version")
+    __slots__ = (
+        "_done",
+        "_loop",
+        "_pending",
+        "_responses",
+        "_timer",
+        "_waits",
+        "checked",
+        "handler",
+        "request",
+        "version",
+    )
 
     def __init__(self, handler: Answers, request: ProduceRequest, version: int, done: Done) -> None:
         self.handler = handler
@@ -57,6 +69,8 @@ class ProduceRun:
         self._responses: list[ProducePartitionResponse | None] = [None] * len(request.partitions)
         self._pending = len(request.partitions)
         self._timer: asyncio.TimerHandle | None = None
+        self._waits: dict[int, Partition] = {}
+        """Whose commits are waited for, by place."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def settle(self, index: int, response: ProducePartitionResponse) -> None:
@@ -105,12 +119,28 @@ class ProduceRun:
                 self.fail(index, error, answer.base_offset)
 
         partition.when_committed(offset, committed)
-        if self._responses[index] is None and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(max(self.request.timeout_ms, 0) / 1000, self._timed_out)
+        if self._responses[index] is None:
+            self._waits[index] = partition
+            if self._timer is None:
+                timeout_s = max(self.request.timeout_ms, 0) / 1000
+                self._timer = asyncio.get_running_loop().call_later(timeout_s, self._timed_out)
 
     def _timed_out(self) -> None:
         self._timer = None
         self.handler.timed_out_requests += 1
+        for index, partition in self._waits.items():
+            leader = partition.leader
+            if self._responses[index] is None and leader is not None and leader.lacks_replicas:
+                # As good as a time-out to clients, and it says why (R2).
+                self.fail(
+                    index,
+                    error_for(
+                        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+                        f"the batch was appended, and {partition.tp} has {counted(len(leader.isr), 'replica')} in "
+                        f"sync, fewer than min.insync.replicas={leader.effective_min_isr}; it may still be committed "
+                        "when more are. `semel doctor` names the nodes that are away",
+                    ),
+                )
         self.fail_all(
             ErrorCode.REQUEST_TIMED_OUT,
             f"the batch was not durable within timeout_ms={self.request.timeout_ms}; it may still become so",

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.controller.membership import alive_nodes, cordoned_nodes, stopping_nodes
+from semel.broker.controller.metadata_loss import first_leader_epoch
 from semel.broker.controller.throttles import check_may_throttle
 from semel.broker.handlers.topics.descriptions import describe_topic
 from semel.broker.handlers.topics.replica_placement import placed_as_assigned, placed_by_rule
@@ -271,7 +273,9 @@ def _added(config: NodeConfig, image: MetadataImage, wanted: MorePartitions, par
         )
     else:
         states = placed_as_assigned(image, name, now, dict(enumerate(assignments, start=now)), topic.partitions)
-    return PartitionsAdded(name, topic.topic_id, now, states)
+    # Partitions of the same numbers may have been lost with the metadata that added them, and be on disks still.
+    epoch = first_leader_epoch(topic)
+    return PartitionsAdded(name, topic.topic_id, now, tuple(replace(one, leader_epoch=epoch) for one in states))
 
 
 async def create_internal_topic(node: Services, name: str) -> None:

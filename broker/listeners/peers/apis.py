@@ -11,9 +11,9 @@ from typing import Final, Protocol
 
 from semel.broker.handlers.fetch.call import Done
 from semel.broker.handlers.producers_before import known_producers, page_of, takes_long
+from semel.broker.handlers.replica_ends import replica_ends
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
 from semel.broker.listeners.kafka.apis.bounded_concurrency import bounded_concurrency
-from semel.broker.listeners.kafka.apis.offset_for_leader_epoch import OFFSET_FOR_LEADER_EPOCH
 from semel.broker.listeners.kafka.large_messages import beside_if
 from semel.broker.listeners.kafka.limits import entries_max
 from semel.broker.listeners.kafka.registry import LARGE_BYTES, LATER, Answer, Api, RequestContext
@@ -35,6 +35,7 @@ from semel.protocol.kafka.producers_before import (
     ProducersBefore,
     ProducersBeforeAnswer,
 )
+from semel.protocol.kafka.replica_ends import REPLICA_ENDS_VERSION, build_ends, parse_ends_asked
 
 
 class BegunFetch(Protocol):
@@ -120,6 +121,22 @@ DESCRIBE_PRODUCERS: Final = Api(
 )
 
 
+async def handle_replica_ends(context: RequestContext, body: memoryview) -> bytes:
+    """OffsetForLeaderEpoch as the controller sends it, where it is not known which replica has most (R4)."""
+    asked = await beside_if(len(body) > LARGE_BYTES, parse_ends_asked, body, entries_max(context.node))
+    ends = await replica_ends(context.node, asked)
+    return await beside_if(len(body) > LARGE_BYTES, build_ends, ends)
+
+
+REPLICA_ENDS: Final = Api(
+    ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    REPLICA_ENDS_VERSION,
+    REPLICA_ENDS_VERSION,
+    handle_replica_ends,
+    pipelined=True,
+)
+
+
 def replica_fetch_api(fetches: ReplicaFetches) -> Api:
     """Return Fetch as followers send it. One that names another replica than the node that asks is malformed."""
 
@@ -143,7 +160,7 @@ def peer_apis(writer: LocalMarkerWriter, fetches: ReplicaFetches) -> tuple[Api, 
     """Return what the listener of the peers serves besides ApiVersions."""
     return (
         replica_fetch_api(fetches),
-        OFFSET_FOR_LEADER_EPOCH,
+        REPLICA_ENDS,
         write_txn_markers_api(writer),
         ADD_PARTITIONS_TO_TXN,
         DESCRIBE_PRODUCERS,

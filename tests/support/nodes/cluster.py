@@ -76,12 +76,19 @@ class Cluster:
         mine = {"node_id": node_id, "data_dir": "/data", "metadata_url": self.url}
         return NodeConfig(**{"peer_listen": "127.0.0.1:0", **self._settings, **mine, **settings})
 
-    async def start(self, node_id: int, *, may_join: bool = True, **settings: Any) -> Node:
+    async def start(
+        self, node_id: int, *, may_join: bool = True, accept_metadata_loss: bool = False, **settings: Any
+    ) -> Node:
         config = self.config(node_id, **settings)
         store = self.stores[node_id] = CutStore(config.metadata_url, timeout_ms=config.metadata_timeout_ms)
         disk = self.disks.setdefault(node_id, SimulatedStorage(node_id))
         node = self.nodes[node_id] = await Node.start(
-            config, storage=disk, metadata_store=store, executor=InlineExecutor(), may_join=may_join
+            config,
+            storage=disk,
+            metadata_store=store,
+            executor=InlineExecutor(),
+            may_join=may_join,
+            accept_metadata_loss=accept_metadata_loss,
         )
         return node
 

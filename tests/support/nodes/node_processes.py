@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -66,10 +66,10 @@ class NodeProcesses:
         self.kafka: dict[int, str] = {}
         self.grpc: dict[int, str] = {}
 
-    def start(self, *node_ids: int) -> None:
-        """Start nodes, all at once, and wait until they are ready."""
+    def start(self, *node_ids: int, options: Sequence[str] = ()) -> None:
+        """Start nodes, all at once, and wait until they are ready. `options`: of the command, besides settings."""
         for node_id in node_ids:
-            self._spawn(node_id)
+            self._spawn(node_id, *options)
         for node_id in node_ids:
             process = self._processes[node_id]
             assert process.stdout is not None
@@ -77,6 +77,20 @@ class NodeProcesses:
             found = READY.match(line)
             assert found, line + self.log(node_id)
             self.kafka[node_id], self.grpc[node_id] = found["kafka"], found["grpc"]
+
+    def start_in_vain(self, node_id: int, *options: str) -> tuple[int, str]:
+        """Start a node that ends by itself before it is ready. Returns its exit code, and what it has told."""
+        before = len(self.log(node_id))
+        self._spawn(node_id, *options)
+        code = self.wait_ended(node_id)
+        return code, self.log(node_id)[before:]
+
+    def wait_ended(self, node_id: int) -> int:
+        """Wait until a node has ended by itself, and return its exit code."""
+        process = self._processes.pop(node_id)
+        told, _ = process.communicate(timeout=WITHIN_S)
+        assert "ready" not in told
+        return process.returncode
 
     def kill(self, *node_ids: int) -> None:
         """End nodes, all at once."""
@@ -180,13 +194,13 @@ class NodeProcesses:
             "peer.listen": "127.0.0.1:0",
         }
 
-    def _spawn(self, node_id: int) -> None:
+    def _spawn(self, node_id: int, *options: str) -> None:
         own = {"node.id": node_id, "data.dir": self.data_dir(node_id), **self.listens(node_id)}
         settings = [text for name, value in (self._settings | own).items() for text in ("--set", f"{name}={value}")]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SEMEL_")}
         with (self._folder / f"node-{node_id}.log").open("a") as log:
             self._processes[node_id] = subprocess.Popen(
-                [*self.program(node_id), "serve", *settings],
+                [*self.program(node_id), "serve", *options, *settings],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

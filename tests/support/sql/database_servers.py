@@ -102,6 +102,12 @@ class DatabaseServer(ABC):
             connection.exec_driver_sql(f"CREATE DATABASE {name}")
         return self.url(name)
 
+    def drop_database(self, name: str) -> None:
+        """Remove a database, also one that is in use."""
+        engine = sa.create_engine(self.url(self.first_database), isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+
     def log_tail(self) -> str:
         return "\n".join(Path(f"{self.folder}/log").read_text(errors="replace").splitlines()[-20:])
 
@@ -136,6 +142,21 @@ class PostgresqlServer(DatabaseServer):
 
     def url(self, database: str) -> str:
         return f"postgresql+psycopg://semel@/{database}?host={self.folder}"
+
+    def dump(self, database: str) -> str:
+        """Write a backup of a database, as `pg_dump` makes it, and return its path."""
+        path = f"{self.folder}/{database}-{secrets.token_hex(4)}.sql"
+        self.run(f"{self._binaries}/pg_dump", "-h", self.folder, "-U", "semel", "-f", path, database)
+        return path
+
+    def restore(self, database: str, path: str) -> None:
+        """Put a backup in the place of a database."""
+        self.drop_database(database)
+        self.new_database(database)
+        self.run(
+            *(f"{self._binaries}/psql", "-h", self.folder, "-U", "semel", "-d", database, "-q"),
+            *("-v", "ON_ERROR_STOP=1", "-f", path),
+        )
 
     def command(self) -> Sequence[str]:
         # The cache of the system survives the kill of a process: no need for the disk itself here.
@@ -180,21 +201,39 @@ class _Standby(PostgresqlServer):
 
 
 class PostgresqlPair:
-    """A primary, and a standby that has all it commits (synchronous replication). `url` finds who takes writes."""
+    """A primary, and a standby that has all it commits (synchronous replication). `url` finds who takes writes.
 
-    def __init__(self) -> None:
+    is_synchronous: False: the standby gets what the primary commits a little later
+    """
+
+    def __init__(self, *, is_synchronous: bool = True) -> None:
+        self._is_synchronous = is_synchronous
         self.primary, self.standby = PostgresqlServer(), _Standby()
 
     def start(self) -> None:
         self.primary.start()
         self.standby.copy(self.primary)
         self.standby.start()
-        self._execute(self.primary, f"ALTER SYSTEM SET synchronous_standby_names = '{_Standby.name}'")
-        self._execute(self.primary, "SELECT pg_reload_conf()")
+        if self._is_synchronous:
+            self._execute(self.primary, f"ALTER SYSTEM SET synchronous_standby_names = '{_Standby.name}'")
+            self._execute(self.primary, "SELECT pg_reload_conf()")
+        wanted = "sync" if self._is_synchronous else "async"
+        self._wait(f"SELECT sync_state = '{wanted}' FROM pg_stat_replication")
+
+    def _wait(self, question: str) -> None:
+        """Wait until the primary says yes."""
         deadline = time.monotonic() + START_S
-        while self._execute(self.primary, "SELECT sync_state FROM pg_stat_replication") != "sync":
+        while self._execute(self.primary, question) is not True:
             assert time.monotonic() < deadline, self.standby.log_tail()
             time.sleep(0.1)
+
+    def fall_behind(self) -> None:
+        """Let the standby have what is committed by now, and nothing of what comes."""
+        position = self._execute(self.primary, "SELECT pg_current_wal_lsn()::text")
+        self._wait(f"SELECT replay_lsn >= '{position}' FROM pg_stat_replication")
+        self._execute(self.standby, "ALTER SYSTEM SET primary_conninfo = ''")
+        self._execute(self.standby, "SELECT pg_reload_conf()")
+        self._wait("SELECT count(*) = 0 FROM pg_stat_replication")
 
     def url(self, database: str) -> str:
         folders = "&".join(f"host={server.folder}" for server in (self.primary, self.standby))

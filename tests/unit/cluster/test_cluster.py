@@ -29,6 +29,7 @@ from semel.broker.metadata.image import MetadataImage
 from semel.broker.start_errors import NodeStartError
 from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ResourceType
 from semel.protocol.api.topics import NewTopic
+from semel.protocol.api.transactions import InitProducerIdRequest
 from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 from semel.protocol.kafka.api import ApiKey
@@ -183,6 +184,9 @@ def test_while_the_database_is_away_what_is_led_goes_on(tmp_path: Path) -> None:
         for number in range(5):
             await three.produce(T0, b"%d" % number)
             await asyncio.sleep(0.5)
+        for node in three.nodes.values():  # each has ids of its own since its start
+            given = await node.transactions.init_producer_id(InitProducerIdRequest(None, 60_000))
+            assert given.producer.producer_id >= 0
         (refused,) = await asyncio.gather(create_topics(three.any(), [NewTopic("u", 1, 3)]), return_exceptions=True)
         assert isinstance(refused, Exception)
         for store in three.stores.values():

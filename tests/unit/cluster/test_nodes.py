@@ -57,7 +57,7 @@ def test_a_node_is_emptied_stopped_and_removed_and_its_number_is_free_again(tmp_
     run(tmp_path, test)
 
 
-def test_R7_a_process_that_runs_as_a_removed_node_writes_no_metadata_any_more_and_ends(tmp_path: Path) -> None:
+def test_R5_a_process_that_runs_as_a_removed_node_writes_no_metadata_any_more_and_ends(tmp_path: Path) -> None:
     """Its way to the database was cut while the others took it for dead, and removed it."""
 
     async def test(made: Cluster) -> None:

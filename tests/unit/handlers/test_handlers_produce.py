@@ -220,6 +220,30 @@ def test_acks_all_times_out_and_the_batch_stays(tmp_path: Path) -> None:
     run_with_listener(test, str(tmp_path))
 
 
+@pytest.mark.parametrize("leaves", [True, False])
+def test_R2_a_time_out_says_that_too_few_replicas_are_in_sync_where_they_became_so(
+    tmp_path: Path, leaves: bool
+) -> None:
+    """The batch stays, and is committed once there are enough again."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t", config=LogConfig(min_insync_replicas=2))
+        leader = of_two(1, min_isr=2)
+        partition.lead(leader)
+        client = await KafkaClient.connect(listener.port)
+        sent = client.send(request(batch(b"x"), acks=-1, timeout_ms=2_000), 9)
+        await until(lambda: partition.log_end_offset == 1)
+        if leaves:
+            partition.isr_changed((leader.node_id,), leader.replicas, leader.partition_epoch + 1, (2,))
+        [answer] = client.produced(await client.receive(), 9, sent).partitions
+        wanted = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if leaves else ErrorCode.REQUEST_TIMED_OUT
+        assert (answer.error, partition.log_end_offset, partition.high_watermark) == (wanted, 1, 0)
+        if leaves:
+            assert "t-0 has 1 replica in sync, fewer than min.insync.replicas=2" in (answer.error_message or "")
+
+    run_with_listener(test, str(tmp_path))
+
+
 def test_E1_who_waits_while_the_leader_moves_is_told_that_the_batch_was_appended(tmp_path: Path) -> None:
     """By the offset where it stands: the next leader may have it from here. One that is refused has no offset."""
 

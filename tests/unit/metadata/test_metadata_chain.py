@@ -177,6 +177,28 @@ def test_R10_the_same_change_made_again_after_it_was_lost_is_another_one(url: st
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("look", [change, renew, acquire, snapshot, heartbeat])
+@pytest.mark.parametrize("has_former", [True, False])
+def test_R10_a_database_from_before_this_start_of_the_node_went_back(url: str, look: Look, has_former: bool) -> None:
+    """It says that another run is the current one, or that there is no such node: that is old news."""
+
+    async def main() -> None:
+        one = Watched(url, ManualClock())
+        await one.open()
+        await one.change(more)
+        if not has_former:
+            run_sql(url, "DELETE FROM semel_nodes")
+        copy = copy_of(url)
+        run_sql(url, "DELETE FROM semel_nodes")
+        one._writer = let_write(url, epoch=2)
+        await one.change(more)
+        restore(url, copy)
+        assert "went back: this node has applied its changes up to 2" in await look_and_fail(one, look)
+        await one.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("look", LOOKS)
 def test_R10_a_fail_over_that_loses_nothing_is_none(url: str, look: Look) -> None:
     async def main() -> None:

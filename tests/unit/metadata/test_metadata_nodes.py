@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from semel.broker.metadata.store import (
     sqlite_url,
 )
 from semel.broker.producer_ids import BLOCK_SIZE, ProducerIds
+from semel.protocol.int_bounds import INT64_MAX
 from semel.runtime.clock import ManualClock
 
 NOW = 1_700_000_000_000
@@ -603,6 +605,23 @@ def test_R10_tables_without_writers_are_upgraded_and_their_chain_continues(url: 
             store.append([ids(0)], after=before.position, writer=one._writer, now_ms=NOW)
         store.close()
         await one.close()
+
+    asyncio.run(main())
+
+
+def test_P1_the_block_of_a_registration_begins_behind_what_that_changes(url: str) -> None:
+    async def main() -> None:
+        node = await started(url, 1)
+        ids, image = ProducerIds(node, 1), node.image
+        skipped = ProducerIdsAllocated(1, image.next_producer_id, 5_000)
+        first = image.next_producer_id + 5_000
+        assert ids.first_block(image, [skipped]) == [ProducerIdsAllocated(1, first, BLOCK_SIZE)]
+        ids.registered()
+        assert [await ids.next_producer_id() for _ in range(2)] == [first, first + 1]
+        assert node.image is image, "nothing was asked of the database"
+        full = replace(image, next_producer_id=INT64_MAX - BLOCK_SIZE + 1)
+        assert ProducerIds(node, 1).first_block(full, []) == []
+        await node.close()
 
     asyncio.run(main())
 

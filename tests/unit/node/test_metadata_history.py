@@ -139,7 +139,7 @@ def test_R10_the_newest_copy_is_as_good_as_the_database(tmp_path: Path, url: str
         await node.stop()
         (tmp_path / "data" / POSITION_FILE).unlink()  # what is lost is no error
         node = await Node.start(config, accept_metadata_loss=True)
-        assert node.metadata.image.next_producer_id == 0
+        assert node.metadata.image.next_producer_id == 3 * BLOCK_SIZE, "one block for each start, and none is skipped"
         await node.stop()
         assert strays(tmp_path) == []
 
@@ -166,7 +166,7 @@ def test_R10_a_running_node_stops_where_its_database_goes_back(tmp_path: Path, u
         assert "--accept-metadata-loss" in str(failure)
         path = f"{node.data_dir}/{POSITION_FILE}"
         # also where it is killed now
-        assert read_applied(DiskStorage(), path) == Applied(applied.cluster_id, applied.position, 0)
+        assert read_applied(DiskStorage(), path) == Applied(applied.cluster_id, applied.position, BLOCK_SIZE)
         assert await _stop(node) == ServeExit.METADATA
         with pytest.raises(NodeStartError, match=f"up to {applied.sequence}, and the database has changes up to"):
             await Node.start(settings_of(tmp_path, url))
@@ -410,7 +410,7 @@ def test_a_position_that_can_not_be_read_is_no_error(
             assert f"{path} can't be read" in caplog.text
             cluster_id = node.metadata.image.cluster_id
         if isinstance(content, bytes):
-            assert read_applied(DiskStorage(), str(path)) == Applied(cluster_id, position, 0)
+            assert read_applied(DiskStorage(), str(path)) == Applied(cluster_id, position, 2 * BLOCK_SIZE)
 
     asyncio.run(main())
 
@@ -432,10 +432,17 @@ def images(count: int) -> Sequence[MetadataImage]:
     return [replace(EMPTY_IMAGE, cluster_id="c", sequence=number, digest="ab" * 32) for number in range(1, count + 1)]
 
 
-def test_a_position_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "more", "given"), [(1, "", (0, 0)), (2, "5\n", (5, 0)), (3, "5\n9\n", (5, 9))])
+def test_a_position_of_each_version_is_read(
+    tmp_path: Path, version: int, more: str, given: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / POSITION_FILE
-    path.write_text(f"semel metadata position 1\nc\n7\n{'ab' * 32}\n")
-    assert read_applied(DiskStorage(), str(path)) == Applied("c", Position(7, "ab" * 32), 0)
+    text = f"semel metadata position {version}\nc\n7\n{'ab' * 32}\n"
+    path.write_text(text + more)
+    assert read_applied(DiskStorage(), str(path)) == Applied("c", Position(7, "ab" * 32), *given)
+    path.write_text(text + more + "1\n")
+    assert read_applied(DiskStorage(), str(path)) is None
+    assert "can't be read" in caplog.text
 
 
 def test_changes_that_come_together_are_remembered_once_and_nothing_wakes_up_later() -> None:

@@ -24,6 +24,7 @@ from semel.protocol.kafka.node_messages import (
     parse_transactions,
 )
 from semel.protocol.kafka.producers_before import ProducersBefore, ProducersBeforeAnswer
+from semel.protocol.kafka.replica_ends import build_ends, build_ends_asked, parse_ends, parse_ends_asked
 from semel.protocol.kafka.wire import WireFormatError, WireReader
 from semel.protocol.trace_context import TraceContext
 
@@ -40,6 +41,7 @@ TRANSACTIONS = [
     AddPartitionsToTxnRequest("t", PRODUCER, (A1,), verify_only=True, version=TransactionVersion.V1),
 ]
 ASKED = ProducersBefore(A1, IDS["a"], 4, 1 << 40, 17)
+ENDS = {A0: (7, 1 << 40), A1: ErrorCode.KAFKA_STORAGE_ERROR, B0: (-1, 0)}
 ERRORS = [{A0: ErrorCode.NONE, A1: ErrorCode.NOT_LEADER_OR_FOLLOWER, B0: ErrorCode.REQUEST_TIMED_OUT}, {}]
 
 
@@ -61,6 +63,8 @@ def test_what_was_built_is_read() -> None:
         ProducersBeforeAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER, "node 3 leads"),
     ):
         assert ProducersBeforeAnswer.parse(answer.build(A1), A1) == answer
+    assert parse_ends_asked(build_ends_asked(2, {A0: 5, B0: 1 << 30})) == {A0: 5, B0: 1 << 30}
+    assert parse_ends(build_ends(ENDS)) == {A0: (7, 1 << 40), B0: (-1, 0)}
 
 
 def test_kafkas_own_readers_read_the_requests() -> None:
@@ -74,9 +78,16 @@ def test_kafkas_own_readers_read_the_requests() -> None:
     assert [topic.partitions for topic in request.transactions[0].topics] == [(0,), (0,)]
     request = parse_request(ApiKey.DESCRIBE_PRODUCERS, 0, ASKED.build())
     assert [(topic.name, topic.partition_indexes) for topic in request.topics] == [("a", (1,))]
+    request = parse_request(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, build_ends_asked(2, {A1: 5}))
+    assert (request.replica_id, request.topics[0].topic) == (2, "a")
+    [partition] = request.topics[0].partitions
+    assert (partition.partition, partition.current_leader_epoch, partition.leader_epoch) == (1, 5, -1)
 
 
 def test_kafkas_own_messages_are_the_answers() -> None:
+    response = entity_reader(load_entity(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, "response"))(WireReader(build_ends(ENDS)))
+    assert [one.partitions[0].end_offset for one in response.topics] == [1 << 40, -1, 0]
+    assert [one.partitions[0].error_code for one in response.topics] == [0, 56, 0]
     ours = build_marker_results([(7, ERRORS[0])])
     topics = [
         {"name": "a", "partitions": [{"partition_index": 0, "error_code": 0}, {"partition_index": 1, "error_code": 6}]},
@@ -102,8 +113,10 @@ def test_kafkas_own_messages_are_the_answers() -> None:
         (build_transactions(TRANSACTIONS), parse_transactions),
         (ASKED.build(), ProducersBefore.parse),
         (ProducersBeforeAnswer(snapshot=b"s").build(A1), lambda data: ProducersBeforeAnswer.parse(data, A1)),
+        (build_ends_asked(2, {A0: 5, B0: 6}), parse_ends_asked),
+        (build_ends(ENDS), parse_ends),
     ],
-    ids=["markers", "transactions", "producers", "told-producers"],
+    ids=["markers", "transactions", "producers", "told-producers", "asked-ends", "ends"],
 )
 def test_a_message_that_is_cut_is_refused(whole: bytes, parse: Callable[[bytes], object]) -> None:
     for size in range(len(whole)):
@@ -119,6 +132,11 @@ def test_a_count_that_the_message_can_not_hold_takes_no_room() -> None:
             parse(b"\x00")
     with pytest.raises(WireFormatError, match="entries"):
         parse_markers(build_markers(MARKERS), 4)
+    for parse_count in (parse_ends_asked, parse_ends):
+        with pytest.raises(WireFormatError):
+            parse_count(bytes(4) + b"\xff\xff\xff\xff\x0f" + bytes(20))
+    with pytest.raises(WireFormatError, match="entries"):
+        parse_ends_asked(build_ends_asked(2, {A0: 5, A1: 5, B0: 6}), 2)
 
 
 def test_what_is_told_of_the_producers_of_another_partition_is_refused() -> None:

@@ -158,11 +158,11 @@ def test_R3_committed_records_of_an_epoch_that_the_leader_has_compacted_away_are
 
 def test_R3_R4_a_leader_that_lacks_committed_records_is_not_followed() -> None:
     """Nothing is compacted away in such a topic; and an epoch that ended too early never had the records."""
-    with pytest.raises(SemelError, match="is committed up to 5 and cannot be cut at 2"):
+    with pytest.raises(SemelError, match="is committed up to 5 here and cannot be cut at 2"):
         (scene := leader_without_epoch_1(CleanupPolicy.DELETE)).fetch(scene.third)
     scene = leader_without_epoch_1(CleanupPolicy.COMPACT)
     scene.leader.partition.log.epochs = LeaderEpochs([(0, 0), (2, 4)])
-    with pytest.raises(SemelError, match="is committed up to 5 and cannot be cut at 2"):
+    with pytest.raises(SemelError, match="is committed up to 5 here and cannot be cut at 2"):
         scene.fetch(scene.third)
 
 
