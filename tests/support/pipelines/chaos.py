@@ -25,6 +25,8 @@ from semel.protocol.api.topics import LATEST_TIMESTAMP
 SUPPORT = Path(__file__).parent
 SOURCE, TARGET, GROUP = "source", "target", "pipeline"
 PARTITIONS = 3
+CLIENTS = (semel.Producer, semel.Consumer)
+"""Imported before threads use them: pytest parses what is imported, and Python 3.11's parser fails in two at once."""
 
 
 class Clients(Enum):
