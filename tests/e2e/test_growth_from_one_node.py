@@ -34,6 +34,7 @@ controller.lease.ms = 5000
 disk.min.free.bytes = 0
 group.initial.rebalance.delay.ms = 0
 group.min.session.timeout.ms = 100
+metadata.snapshot.changes = 5
 offsets.topic.num.partitions = 4
 transaction.state.log.num.partitions = 4
 """
