@@ -34,12 +34,12 @@ _ALONE_S: Final = 9.0
 _HEAL_S: Final = 60.0
 STRIKES: Final = ("kill", "freeze", "cut", "unhook", "database", "lose")
 SAYS: Final = {
-    "kill": "ended by SIGKILL",
-    "freeze": f"frozen for {_FROZEN_S:g} s",
-    "cut": f"cut off from the other nodes for {_CUT_S:g} s",
-    "unhook": f"cut off from the database for {_ALONE_S:g} s",
-    "database": f"the database was away for {_AWAY_S:g} s",
-    "lose": "lost its data directory for good",
+    "kill": "one is ended by SIGKILL",
+    "freeze": f"one is frozen for {_FROZEN_S:g} s",
+    "cut": f"one is cut off from the others for {_CUT_S:g} s",
+    "unhook": f"one is cut off from the database for {_ALONE_S:g} s",
+    "database": f"the database is killed, for all, for {_AWAY_S:g} s",
+    "lose": "one loses its data directory for good",
 }
 
 

@@ -18,7 +18,6 @@ from semel.cli.demo.flights import Flight, load_flights
 from semel.cli.demo.judge import Verdict
 from semel.cli.demo.processes import has_enough_disk
 from semel.cli.demo.run import Outcome, Plan, run
-from semel.protocol.wording import counted
 
 NEEDED_BYTES = 2 << 30
 CARRIERS_SHOWN = 5
@@ -124,9 +123,6 @@ def report_safe(console: Console, outcome: Outcome) -> None:
     table.add_row("carriers counted right", _judged(f"{right} of {len(verdict.truth)}", not verdict.wrong_counts))
     node_kills = "" if outcome.pauses_s else f"; the node {outcome.node_kills} times"
     table.add_row("ended by SIGKILL", f"{outcome.instance_kills} instances{node_kills}")
-    for number, (what, seconds) in enumerate(outcome.pauses_s.items()):
-        done = counted(len(seconds), "time" if what == "database" else "node")
-        table.add_row("" if number else "of three nodes", f"{done} {SAYS[what]}: clients waited {max(seconds):.1f} s")
     if outcome.probes_s:
         median = sorted(outcome.probes_s)[len(outcome.probes_s) // 2]
         table.add_row("an acknowledgement took", f"{median * 1000:.0f} ms (median), by all replicas in sync")
@@ -143,7 +139,21 @@ def report_safe(console: Console, outcome: Outcome) -> None:
     table.add_row("speed", f"{verdict.flights / outcome.work_s:,.0f} records/s, crashes and all")
     console.print(table)
     console.print()
+    if outcome.pauses_s:
+        console.print(_pauses(outcome))
+        console.print()
     console.print(_counts(verdict))
+
+
+def _pauses(outcome: Outcome) -> Table:
+    """Show what was done to nodes, and how long an acknowledgement took at most meanwhile."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("done to nodes")
+    table.add_column("times", justify="right")
+    table.add_column("clients waited", justify="right")
+    for what, seconds in outcome.pauses_s.items():
+        table.add_row(SAYS[what], str(len(seconds)), f"{max(seconds):.1f} s")
+    return table
 
 
 def _counts(verdict: Verdict) -> Table:
