@@ -12,6 +12,7 @@ import pytest
 from chaos import Clients
 from cluster_run import cluster_run
 from database_servers import DatabaseServer, postgresql  # noqa: F401 (fixture)
+from longer_runs import given
 from node_processes import wait_for
 from older_version import MixedNodes, OlderVersion, older_version
 from typer.testing import CliRunner
@@ -22,6 +23,7 @@ from semel.broker.metadata.store import MetadataStore
 from semel.cli.main import app
 from semel.cli.serve_exit import ServeExit
 
+CLIENTS = list(Clients) if given("SEMEL_UPGRADE_CLIENTS", "semel") == "all" else [Clients.SEMEL]
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.timeout(900)]
 
 
@@ -63,11 +65,12 @@ def nodes(tmp_path: Path, older: OlderVersion, postgresql: DatabaseServer) -> It
         running.close()
 
 
+@pytest.mark.parametrize("clients", CLIENTS)
 def test_E1_nodes_are_replaced_by_a_newer_version_and_nothing_is_lost_or_there_twice(
-    nodes: Upgraded, older: OlderVersion, tmp_path: Path
+    nodes: Upgraded, older: OlderVersion, tmp_path: Path, clients: Clients
 ) -> None:
     """The last node raises the metadata's version; from then on one of the older version is refused, and says why."""
-    with cluster_run(nodes, tmp_path, "upgraded", Clients.CONFLUENT) as run:
+    with cluster_run(nodes, tmp_path, "upgraded", clients) as run:
         run.more()
         for node_id in (1, 2, 3):
             assert nodes.metadata_version() == older.metadata_version
