@@ -12,11 +12,11 @@ COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools build demo demo-cluster demo-spark test test-long test-spark mutants simulate simulate-faults record-clients compat-java compat-full docs check format wheel lock \
+.PHONY: help setup tools build demo demo-cluster demo-spark test test-long test-upgrade test-spark mutants simulate simulate-faults record-clients compat-java compat-full docs check format wheel lock \
 	proto sync-api bench instructions image clean
 
 # What only reads the code needs no Spark, no JDK and no compiled modules: without `.venv` it gets a smaller environment.
-ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-spark test test-long test-spark mutants simulate simulate-faults record-clients compat-java compat-full bench instructions,$(MAKECMDGOALS)),)
+ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-spark test test-long test-upgrade test-spark mutants simulate simulate-faults record-clients compat-java compat-full bench instructions,$(MAKECMDGOALS)),)
 READER := $(VENV)
 else
 READER := $(TOOLS)
@@ -62,10 +62,13 @@ test: build ## Run all tests that CI runs; WORKERS=3 at once
 	$(BIN)/python -P -m pytest -n $(WORKERS) --dist loadgroup --durations 40
 
 test-long: build ## Run the long ones: chaos, every crash point, fuzzing, all planted faults
-	SEMEL_CHAOS_SECONDS=300 SEMEL_CRASH_POINTS=0 SEMEL_FUZZ_SECONDS=120 SEMEL_MODEL_EXAMPLES=1500 \
+	SEMEL_CHAOS_SECONDS=300 SEMEL_CRASH_POINTS=0 SEMEL_FUZZ_SECONDS=120 SEMEL_MODEL_EXAMPLES=1500 SEMEL_UPGRADE_CLIENTS=all \
 		$(BIN)/python -P -m pytest -n 2 --timeout 3000 tests/e2e tests/property tests/compat
 	SEMEL_PLANTED_SEEDS=1500 $(BIN)/python -P -m pytest -n 2 --timeout 7200 tests/simulation/test_planted_faults.py
 	$(BIN)/python -P tests/mutants/run.py
+
+test-upgrade: build ## Upgrade nodes of the last older version of the metadata in the history, and have them go back
+	SEMEL_UPGRADE_CLIENTS=all $(BIN)/python -P -m pytest -n 2 -rs --timeout 900 tests/e2e/test_rolling_upgrade.py
 
 test-spark: build ## Run all tests with Spark, also the long ones: large values, many partitions and tasks, every wrong option
 	SEMEL_SPARK_LONG=1 $(BIN)/python -P -m pytest --timeout 2000 tests/spark

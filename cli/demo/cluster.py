@@ -8,14 +8,14 @@ import signal
 import subprocess
 import threading
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from semel.cli.demo.database import DemoDatabase
-from semel.cli.demo.interrupted_link import InterruptedLink
+from semel.cli.demo.interrupted_link import InterruptedLink, Link
 from semel.cli.demo.processes import NodeProcess
 from semel.protocol.errors import SemelError
 from semel.runtime.ports import free_ports
@@ -29,22 +29,29 @@ _DOWN_S: Final = 2.5
 _FROZEN_S: Final = 4.0
 _CUT_S: Final = 4.0
 _AWAY_S: Final = 3.0
+_ALONE_S: Final = 9.0
+"""Longer than a node without the database may lead on: three sessions."""
 _HEAL_S: Final = 60.0
-STRIKES: Final = ("kill", "freeze", "cut", "database", "lose")
+STRIKES: Final = ("kill", "freeze", "cut", "unhook", "database", "lose")
 SAYS: Final = {
-    "kill": "ended by SIGKILL",
-    "freeze": f"frozen for {_FROZEN_S:g} s",
-    "cut": f"cut off from the other nodes for {_CUT_S:g} s",
-    "database": f"the database was away for {_AWAY_S:g} s",
-    "lose": "lost its data directory for good",
+    "kill": "one is ended by SIGKILL",
+    "freeze": f"one is frozen for {_FROZEN_S:g} s",
+    "cut": f"one is cut off from the others for {_CUT_S:g} s",
+    "unhook": f"one is cut off from the database for {_ALONE_S:g} s",
+    "database": f"the database is killed, for all, for {_AWAY_S:g} s",
+    "lose": "one loses its data directory for good",
 }
 
 
 class DemoNode(NodeProcess):
-    """One node of the cluster, whom the others reach by a link that can be cut."""
+    """One node of the cluster, whom the others reach by a link that can be cut.
 
-    def __init__(self, folder: Path, node_id: int, url: str, secret: Path) -> None:
+    to_database: the link by which it reaches the database; None: the database is a file
+    """
+
+    def __init__(self, folder: Path, node_id: int, url: str, to_database: Link | None, secret: Path) -> None:
         (peer_port,) = free_ports(1)
+        self.to_database = to_database
         self.link = InterruptedLink(peer_port)
         super().__init__(
             folder / f"node-{node_id}",
@@ -66,6 +73,26 @@ class DemoNode(NodeProcess):
                 self._process.send_signal(number)
 
 
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """What was done to a node, or to all: one of `STRIKES`.
+
+    begun_s, ended_s: by the monotonic clock, until all replicas were in sync again
+    """
+
+    what: str
+    begun_s: float
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """When a record was sent, by the monotonic clock, and how long its acknowledgement took."""
+
+    at_s: float
+    took_s: float
+
+
 class DemoCluster:
     """Three nodes as the demo sees them. What was broken is repaired in the background, before the next fault."""
 
@@ -73,12 +100,15 @@ class DemoCluster:
         folder.mkdir(parents=True, exist_ok=True)
         binaries = DemoDatabase.find()
         self.database = None if binaries is None else DemoDatabase(binaries)
-        url = f"sqlite:///{folder}/metadata.sqlite" if self.database is None else self.database.url
+        file_url = f"sqlite:///{folder}/metadata.sqlite"
         secret = folder / "cluster.secret"
         secret.touch(mode=0o600)
         secret.write_text(os.urandom(24).hex())
-        self.nodes = [DemoNode(folder, number, url, secret) for number in range(1, NODES + 1)]
-        self.strikes: Counter[str] = Counter()
+        self.nodes = []
+        for number in range(1, NODES + 1):
+            url, link = (file_url, None) if self.database is None else self.database.link()
+            self.nodes.append(DemoNode(folder, number, url, link, secret))
+        self.strikes: list[Strike] = []
         self._repairing: threading.Thread | None = None
         self._failure: Exception | None = None
 
@@ -116,15 +146,15 @@ class DemoCluster:
         self._raise_failure()
         if not self.is_whole:
             return False
-        if what == "database" and self.database is None:
+        if what in ("database", "unhook") and self.database is None:
             what = "freeze"
-        self.strikes[what] += 1
         node = self.nodes[number % NODES]
         self._repairing = threading.Thread(target=self._strike, args=(what, node), daemon=True)
         self._repairing.start()
         return True
 
     def _strike(self, what: str, node: DemoNode) -> None:
+        begun = time.monotonic()
         try:
             if what in ("kill", "lose"):
                 node.kill()
@@ -140,11 +170,16 @@ class DemoCluster:
                 node.link.cut()
                 time.sleep(_CUT_S)
                 node.link.heal()
+            elif what == "unhook" and node.to_database is not None:
+                node.to_database.cut()
+                time.sleep(_ALONE_S)
+                node.to_database.heal()
             elif self.database is not None:
                 self.database.kill()
                 time.sleep(_AWAY_S)
                 self.database.start()
             self._wait_until_in_sync()
+            self.strikes.append(Strike(what, begun, time.monotonic()))
         except (SemelError, OSError, subprocess.SubprocessError) as error:
             self._failure = error
 
@@ -185,7 +220,7 @@ class Probe:
         self._bootstrap = bootstrap
         self._stops = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self.seconds: list[float] = []
+        self.probed: list[Probed] = []
 
     def start(self) -> None:
         self._thread.start()
@@ -200,9 +235,16 @@ class Probe:
                 begun = time.monotonic()
                 with suppress(SemelError):
                     producer.send(PROBE_TOPIC, b"probe").result()
-                self.seconds.append(time.monotonic() - begun)
+                self.probed.append(Probed(begun, time.monotonic() - begun))
 
 
-def longest(seconds: Sequence[float], count: int = 3) -> list[float]:
-    """Return the longest ones, the longest first."""
-    return sorted(seconds, reverse=True)[:count]
+def pauses(strikes: Iterable[Strike], probed: Iterable[Probed]) -> dict[str, list[float]]:
+    """Return how long acknowledgements took at most during each strike, in seconds, by what was done."""
+    found: dict[str, list[float]] = {}
+    known = list(probed)
+    for strike in strikes:
+        meanwhile = [
+            one.took_s for one in known if one.at_s < strike.ended_s and one.at_s + one.took_s > strike.begun_s
+        ]
+        found.setdefault(strike.what, []).append(max(meanwhile, default=0.0))
+    return found

@@ -21,7 +21,16 @@ def demo(
         int, typer.Option(min=1, max=6, metavar="N", help="How many instances of the pipeline run in the group.")
     ] = 3,
     kills: Annotated[int, typer.Option(min=0, max=200, metavar="N", help="How often an instance is killed.")] = 18,
-    node_kills: Annotated[int, typer.Option(min=0, max=50, metavar="N", help="How often the node is killed.")] = 5,
+    node_kills: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=50,
+            metavar="N",
+            help="How often the node is killed, 5 times unless you say so; with --cluster, how many faults nodes have: "
+            "one of each kind.",
+        ),
+    ] = None,
     zombies: Annotated[
         int, typer.Option(min=0, max=20, metavar="N", help="How often an instance is frozen and replaced.")
     ] = 3,
@@ -33,7 +42,8 @@ def demo(
         typer.Option(
             "--cluster",
             help="Run on three nodes that replicate, with PostgreSQL for their metadata where it is installed. Nodes "
-            "are killed, frozen, cut off, and one loses its directory for good, while the flights come.",
+            "are killed, frozen, cut off from each other and from PostgreSQL, which is killed, too, and one loses its "
+            "directory for good, while the flights come.",
         ),
     ] = False,
     compare: Annotated[bool, typer.Option(help="Run again without idempotence and transactions, to compare.")] = True,
@@ -47,8 +57,11 @@ def demo(
     Several instances in one group read 336,776 flights from a topic, write each enriched to another, and count them by
     carrier. Every transaction has outputs and source offsets. At the end the output is read and compared with the data.
     """
+    from semel.cli.demo.cluster import STRIKES
     from semel.cli.demo.show import show
 
+    if node_kills is None:
+        node_kills = len(STRIKES) if cluster else 5
     with finishing_on_signals():  # the processes that it started end with it
         show(
             records, instances, kills, node_kills, zombies, seed,

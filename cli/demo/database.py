@@ -6,9 +6,11 @@ import glob
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from typing import Final
 
+from semel.cli.demo.interrupted_link import InterruptedSocket
 from semel.protocol.errors import FatalError
 
 _UNPRIVILEGED: Final = "nobody"
@@ -16,8 +18,15 @@ _UNPRIVILEGED: Final = "nobody"
 _TIMEOUT_S: Final = 60.0
 
 
+_SOCKET: Final = ".s.PGSQL.5432"
+"""What the server and its clients call a socket in its folder."""
+_AS_USER: Final = (
+    "import os, pwd, sys; os.setuid(pwd.getpwnam(sys.argv[1]).pw_uid); os.execv(sys.argv[2], sys.argv[2:])"
+)
+
+
 class DemoDatabase:
-    """A server on a Unix socket, with one empty database."""
+    """A server on a Unix socket, with one empty database. No port: nobody else on this machine reaches it."""
 
     def __init__(self, binaries: str) -> None:
         self._binaries = binaries
@@ -25,7 +34,16 @@ class DemoDatabase:
         self._user = _UNPRIVILEGED if os.geteuid() == 0 else None
         if self._user is not None:
             shutil.chown(self._folder, user=self._user)
-        self.url = f"postgresql+psycopg://semel@/postgres?host={self._folder}"
+        self._links_folder = tempfile.mkdtemp(prefix="semel-demo-links-", dir="/tmp")
+        self._links: list[InterruptedSocket] = []
+
+    def link(self) -> tuple[str, InterruptedSocket]:
+        """Return the URL of the database by a way of its own, and that way, which can be cut."""
+        folder = f"{self._links_folder}/{len(self._links) + 1}"
+        os.mkdir(folder, mode=0o700)
+        link = InterruptedSocket(f"{folder}/{_SOCKET}", f"{self._folder}/{_SOCKET}")
+        self._links.append(link)
+        return f"postgresql+psycopg://semel@/postgres?host={folder}", link
 
     @staticmethod
     def find() -> str | None:
@@ -59,16 +77,22 @@ class DemoDatabase:
             if os.path.exists(f"{self._data}/postmaster.pid"):
                 self.kill()
         finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            for link in self._links:
+                link.close()
+            for folder in (self._folder, self._links_folder):
+                shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def _data(self) -> str:
         return f"{self._folder}/data"
 
     def _run(self, program: str, *arguments: str) -> None:
+        command = [f"{self._binaries}/{program}", *arguments]
+        if self._user is not None:
+            # `user=` would fork this process, and gRPC's threads can abort the child of a fork.
+            command = [sys.executable, "-I", "-S", "-c", _AS_USER, self._user, *command]
         done = subprocess.run(  # noqa: S603
-            [f"{self._binaries}/{program}", *arguments],
-            user=self._user,
+            command,
             env={"PATH": os.environ["PATH"], "LC_ALL": "C", "HOME": self._folder},
             cwd=self._folder,
             check=False,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from semel.cli.demo.cluster import NODES, PROBE_TOPIC, STRIKES, DemoCluster, Probe
+from semel.cli.demo.cluster import NODES, PROBE_TOPIC, STRIKES, DemoCluster, Probe, pauses
 from semel.cli.demo.flights import Flight
 from semel.cli.demo.judge import Verdict, judge
 from semel.cli.demo.processes import Ensemble, NodeProcess
@@ -30,7 +30,11 @@ CLUSTER_LOAD_S = 75.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run does. Kills are spread over the progress, so that a fast machine gets as many as a slow one."""
+    """What a run does. Kills are spread over the progress, so that a fast machine gets as many as a slow one.
+
+    strikes: what is done to a cluster's nodes, one after the other and again from the first
+    load_s:  so long flights come to a cluster
+    """
 
     mode: str
     instances: int
@@ -40,6 +44,8 @@ class Plan:
     batch: int
     seed: int
     nodes: int = 1
+    strikes: tuple[str, ...] = STRIKES
+    load_s: float = CLUSTER_LOAD_S
 
 
 @dataclass(slots=True)
@@ -47,8 +53,9 @@ class Outcome:
     """What came of a run.
 
     down_s:   how long a node that is alone was away, each time
-    strikes:  what was done to nodes of a cluster, by `cluster.STRIKES`; database: what has their metadata
-    probes_s: how long each record of a probe took to be acknowledged meanwhile
+    pauses_s: what was done to nodes of a cluster, by `cluster.STRIKES`, and how long clients waited each time at most
+    probes_s: how long each record of a probe took to be acknowledged, with and without faults
+    database: what has the nodes' metadata
     """
 
     verdict: Verdict
@@ -59,7 +66,7 @@ class Outcome:
     load_s: float
     work_s: float
     down_s: list[float] = field(default_factory=list)
-    strikes: Counter[str] = field(default_factory=Counter)
+    pauses_s: dict[str, list[float]] = field(default_factory=dict)
     probes_s: list[float] = field(default_factory=list)
     database: str = ""
 
@@ -111,11 +118,11 @@ def _run_on_cluster(plan: Plan, flights: Sequence[Flight], folder: Path, progres
         with Admin(cluster.bootstrap) as admin:
             admin.create_topic(PROBE_TOPIC, partitions=NODES)
         began = time.monotonic()
-        loading = threading.Thread(target=_load_slowly, args=(cluster.bootstrap, flights), daemon=True)
+        loading = threading.Thread(target=_load_slowly, args=(cluster.bootstrap, flights, plan.load_s), daemon=True)
         loading.start()
         probe = Probe(cluster.bootstrap)
         probe.start()
-        kinds = itertools.cycle(STRIKES)
+        kinds = itertools.cycle(plan.strikes)
         next_kind = next(kinds)
 
         def strike(number: int) -> bool:
@@ -140,8 +147,8 @@ def _run_on_cluster(plan: Plan, flights: Sequence[Flight], folder: Path, progres
             chaos.zombies,
             0.0,
             work_s,
-            strikes=cluster.strikes,
-            probes_s=probe.seconds,
+            pauses_s=pauses(cluster.strikes, probe.probed),
+            probes_s=[one.took_s for one in probe.probed],
             database="SQLite" if cluster.database is None else "PostgreSQL",
         )
 
@@ -161,13 +168,13 @@ def _create_topics(bootstrap: str) -> None:
             admin.create_topic(topic, partitions=PARTITIONS)
 
 
-def _load_slowly(bootstrap: str, flights: Sequence[Flight]) -> None:
+def _load_slowly(bootstrap: str, flights: Sequence[Flight], seconds: float) -> None:
     began = time.monotonic()
     with Producer(bootstrap, compression="lz4", linger_ms=5) as producer:
         for count, flight in enumerate(flights):
             producer.send(INPUT, key=flight.key, value=flight.value)
-            if count % 500 == 0:
-                time.sleep(max(0.0, began + CLUSTER_LOAD_S * count / len(flights) - time.monotonic()))
+            if count % 100 == 0:
+                time.sleep(max(0.0, began + seconds * count / len(flights) - time.monotonic()))
         producer.flush()
 
 
@@ -198,7 +205,7 @@ def _work(plan: Plan, ensemble: Ensemble, chaos: _Chaos, total: int, progress: P
             if committed != done:
                 done, moved_at = committed, time.monotonic()
             progress(doing, done, total)
-            if time.monotonic() - moved_at > STALL_S:
+            if done < total and time.monotonic() - moved_at > STALL_S:
                 raise FatalError(
                     f"nothing has moved for {STALL_S:.0f} s at {done} of {total}; the end of the node's log:\n"
                     f"{ensemble.node.log_tail()}"
@@ -231,8 +238,8 @@ class _Chaos:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a zombie sleeps still, which shall wake while others do its work, or a node is not back yet."""
-        return self._thaw_at is not None or not self._is_whole()
+        """Whether something is still to be done, a zombie sleeps still, or a node is not back yet."""
+        return bool(self._points) or self._thaw_at is not None or not self._is_whole()
 
     def act(self, progress: float) -> None:
         """Do what is due at this progress, and start again what lies dead."""

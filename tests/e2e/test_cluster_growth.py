@@ -6,13 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lasting_writer import LastingWriter
 from node_processes import NodeProcesses, node_processes, wait_for
 from typer.testing import CliRunner, Result
 
@@ -80,51 +80,10 @@ def replicas(nodes: NodeProcesses) -> dict[int, tuple[int, ...]]:
         return {one.partition: one.replicas for one in admin.topic(TOPIC).partitions}
 
 
-class Writer:
-    """Commits transactions over all partitions, one after the other, and says which."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.committed: list[int] = []
-        self.failure: BaseException | None = None
-
-    def _run(self) -> None:
-        try:
-            with semel.Producer(self._bootstrap, transactional_id="writer") as producer:
-                number = 0
-                while not self._ends.is_set():
-                    try:
-                        with producer.transaction():
-                            for partition in range(PARTITIONS):
-                                producer.send(TOPIC, b"%d" % number, partition=partition)
-                    except semel.AbortTransactionError:
-                        continue
-                    self.committed.append(number)
-                    number += 1
-        except BaseException as error:
-            self.failure = error
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._ends.set()
-            self._thread.join(60)
-        assert self.failure is None, self.failure
-
-    def wait_for_more(self) -> None:
-        count = len(self.committed)
-        wait_for(lambda: len(self.committed) > count or self.failure, "transactions are committed")
-
-
 def test_E1_a_node_comes_and_one_goes_while_transactions_are_written(three: NodeProcesses) -> None:
     """The fourth node gets its share; the second is emptied, stopped and removed; nothing is lost or there twice."""
     nodes = three
-    writer = Writer(nodes.bootstrap)
+    writer = LastingWriter(nodes.bootstrap, TOPIC, PARTITIONS)
     with writer.working():
         writer.wait_for_more()
         nodes.start(4)
@@ -149,16 +108,7 @@ def test_E1_a_node_comes_and_one_goes_while_transactions_are_written(three: Node
         assert "node 2 is removed" in succeeds(nodes, "node", "remove", "2", "--yes")
         assert sorted(listed(nodes)) == [1, 3, 4]
         writer.wait_for_more()
-    expected = [b"%d" % number for number in writer.committed]
-    with semel.Consumer(nodes.bootstrap) as reader:
-        tps = [semel.TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-        reader.assign(tps)
-        ends = reader.end_offsets(tps)
-        found: dict[int, list[bytes | None]] = {tp.partition: [] for tp in tps}
-        while any((reader.position(tp) or 0) < ends[tp] for tp in tps):
-            for record in reader.poll(1.0) or ():
-                found[record.partition].append(record.value)
-    assert found == dict.fromkeys(range(PARTITIONS), expected)
+    writer.assert_all_is_there_once(nodes.bootstrap)
     nodes.start(2)
     wait_for(lambda: listed(nodes).get(2, {}).get("cordoned") is False, "it is a new node, and not cordoned")
 

@@ -54,7 +54,7 @@ class NodeProcesses:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
+        self.folder = folder
         self._settings = {
             **SETTINGS,
             "metadata.url": sqlite_url(str(folder / "cluster.sqlite")),
@@ -167,7 +167,7 @@ class NodeProcesses:
         return tuple(self._processes)
 
     def log(self, node_id: int) -> str:
-        return (self._folder / f"node-{node_id}.log").read_text()
+        return (self.folder / f"node-{node_id}.log").read_text()
 
     def close(self) -> None:
         for process in self._processes.values():
@@ -180,7 +180,7 @@ class NodeProcesses:
         return [sys.executable, str(Path(__file__).with_name("chosen_node.py")), *options]
 
     def data_dir(self, node_id: int) -> Path:
-        return self._folder / f"node{node_id}"
+        return self.folder / f"node{node_id}"
 
     def program(self, node_id: int) -> list[str]:
         """Return what runs a node, before `serve` and its settings."""
@@ -194,22 +194,28 @@ class NodeProcesses:
             "peer.listen": "127.0.0.1:0",
         }
 
-    def _spawn(self, node_id: int, *options: str) -> None:
+    def environment(self, node_id: int) -> dict[str, str]:
+        """Return the variables that a node gets."""
+        return {name: value for name, value in os.environ.items() if not name.startswith("SEMEL_")}
+
+    def options(self, node_id: int) -> list[str]:
+        """Return what follows `serve`: a node's settings."""
         own = {"node.id": node_id, "data.dir": self.data_dir(node_id), **self.listens(node_id)}
-        settings = [text for name, value in (self._settings | own).items() for text in ("--set", f"{name}={value}")]
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("SEMEL_")}
-        with (self._folder / f"node-{node_id}.log").open("a") as log:
+        return [text for name, value in (self._settings | own).items() for text in ("--set", f"{name}={value}")]
+
+    def _spawn(self, node_id: int, *options: str) -> None:
+        with (self.folder / f"node-{node_id}.log").open("a") as log:
             self._processes[node_id] = subprocess.Popen(
-                [*self.program(node_id), "serve", *options, *settings],
+                [*self.program(node_id), "serve", *options, *self.options(node_id)],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=kept,
+                env=self.environment(node_id),
             )
 
     def _metadata_is_locked(self) -> bool:
         """Whether a process holds on to the file of metadata; without such a file, none does."""
-        path = self._folder / "cluster.sqlite"
+        path = self.folder / "cluster.sqlite"
         if not path.exists():
             return False
         with closing(sqlite3.connect(path, timeout=UNLOCKED_S, isolation_level=None)) as connection:

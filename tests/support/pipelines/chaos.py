@@ -25,6 +25,8 @@ from semel.protocol.api.topics import LATEST_TIMESTAMP
 SUPPORT = Path(__file__).parent
 SOURCE, TARGET, GROUP = "source", "target", "pipeline"
 PARTITIONS = 3
+CLIENTS = (semel.Producer, semel.Consumer)
+"""Imported before threads use them: pytest parses what is imported, and Python 3.11's parser fails in two at once."""
 
 
 class Clients(Enum):
@@ -164,21 +166,24 @@ class LiveReader(threading.Thread):
 
 
 class Workers:
-    """The instances of the pipeline, by number; each may have frozen predecessors."""
+    """The instances of the pipeline, by number; each may have frozen predecessors.
+
+    bootstrap: where those that are started from now on find the cluster
+    """
 
     def __init__(self, chaos: Chaos, bootstrap: str, folder: Path) -> None:
         self._chaos = chaos
         self._history = folder / "history"
         self._history.mkdir(parents=True)
         self._log = (folder / "workers.log").open("ab")
-        self._bootstrap = bootstrap
+        self.bootstrap = bootstrap
         self._running: list[subprocess.Popen[bytes] | None] = [None] * chaos.instances
         self._frozen: list[tuple[float, subprocess.Popen[bytes]]] = []
 
     def start_missing(self) -> None:
         for number, process in enumerate(self._running):
             if process is None or process.poll() is not None:
-                command = [sys.executable, str(SUPPORT / self._chaos.clients.value), "--bootstrap", self._bootstrap]
+                command = [sys.executable, str(SUPPORT / self._chaos.clients.value), "--bootstrap", self.bootstrap]
                 command += ["--instance", str(number), "--history", str(self._history), "--seed", str(self._chaos.seed)]
                 command += ["--abort-rate", str(self._chaos.abort_rate), "--partitions", str(PARTITIONS)]
                 command += ["--source", self._chaos.source, "--target", self._chaos.target]

@@ -60,12 +60,14 @@ class ClusterRun:
     def more(self, count: int = MORE) -> None:
         """Wait until so many more values are acknowledged at the source, and so many more are read at the target."""
         fed, seen = self.feeder.acknowledged + count, self.seen + count
-        wait_for(lambda: self.feeder.acknowledged >= fed and self.seen >= seen, f"{count} more values")
+        wait_for(
+            lambda: self._works() and self.feeder.acknowledged >= fed and self.seen >= seen, f"{count} more values"
+        )
 
     def more_fed(self, count: int = MORE) -> None:
         """Wait until so many more values are acknowledged at the source."""
         fed = self.feeder.acknowledged + count
-        wait_for(lambda: self.feeder.acknowledged >= fed, f"{count} more values at the source")
+        wait_for(lambda: self._works() and self.feeder.acknowledged >= fed, f"{count} more values at the source")
 
     def finish(self) -> History:
         """Let the pipeline work off all there is, and return what was seen of it."""
@@ -96,6 +98,13 @@ class ClusterRun:
         self.workers.stop()
         self.feeder.stop()
         self._reader.stop()
+
+    def _works(self) -> bool:
+        """Whether the feeder and the reader have not ended with an error, which is raised: nobody starts them again."""
+        for error in (self.feeder.error, self._reader.error):
+            if error is not None:
+                raise error
+        return True
 
     def _has_both_outcomes(self) -> bool:
         return {one.outcome for one in self.workers.transactions()} >= {Outcome.COMMITTED, Outcome.ABORTED}

@@ -57,6 +57,11 @@ class KafkaFeeder(threading.Thread):
     def acknowledged(self) -> int:
         return len(self._outcomes)
 
+    @property
+    def error(self) -> AssertionError | None:
+        """What librdkafka gave up at."""
+        return AssertionError(self._errors[:3]) if self._errors else None
+
     def stop(self) -> None:
         """Send no more."""
         self._stopping.set()
@@ -113,6 +118,11 @@ class KafkaReader(threading.Thread):
                 self.records[message.partition()].append((message.offset(), message.value().decode()))
             elif not error.retriable() and error.code() not in _PASSING:
                 self._errors.append(str(error))
+
+    @property
+    def error(self) -> AssertionError | None:
+        """What librdkafka gave up at."""
+        return AssertionError(self._errors[:3]) if self._errors else None
 
     def stop(self) -> None:
         """Read no more."""

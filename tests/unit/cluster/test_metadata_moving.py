@@ -56,6 +56,21 @@ def test_a_postgresql_takes_it_over(tmp_path: Path, postgresql_url: str) -> None
     asyncio.run(test())
 
 
+def test_what_only_a_snapshot_has_is_taken_over(tmp_path: Path) -> None:
+    url = sqlite_url(str(tmp_path / "shared.sqlite"))
+    names = [f"t{number}" for number in range(8)]
+
+    async def test() -> None:
+        async with running_node(tmp_path, metadata_snapshot_changes=2) as node:
+            for name in names:
+                await create_topic(node, name, 1)
+        move(tmp_path, url)
+        async with running_node(tmp_path, metadata_url=url) as node:
+            assert sorted(node.metadata.image.topics) == names
+
+    asyncio.run(test())
+
+
 def test_an_attempt_that_was_cut_off_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = sqlite_url(str(tmp_path / "shared.sqlite"))
     asyncio.run(made(tmp_path))
