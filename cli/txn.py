@@ -326,6 +326,7 @@ def _history_as_json(history: TransactionHistory, story: Story) -> dict[str, obj
     return {
         "key": history.key,
         "coordinator": str(history.coordinator),
+        "coordinator_node": history.coordinator_node,
         "log_start_offset": history.log_start_offset,
         "log_end_offset": history.log_end_offset,
         "compacted_to": history.compacted_to,

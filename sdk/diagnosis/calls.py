@@ -15,7 +15,6 @@ from semel.sdk.diagnosis.rules import unresolved_producers
 from semel.sdk.transport.control import Control
 from semel.sdk.transport.known_nodes import addresses_of
 from semel.sdk.transport.rpcs import ABORT_HANGING_TRANSACTION, GET_METADATA, GET_SNAPSHOT, GET_TRANSACTION_HISTORY
-from semel.sdk.transport.unreachable import UnreachableError
 
 _OTHER_NODE_TIMEOUT_MS = 5_000
 
@@ -59,20 +58,7 @@ async def _snapshot(control: Control, request: diagnostics_pb2.SnapshotRequest, 
 async def read_history(control: Control, key: str, limit: int) -> TransactionHistory:
     """Return what the log has about a transactional id or a key, from the node that has its log."""
     request = diagnostics_pb2.TransactionHistoryRequest(key=key, limit=limit)
-    addresses: list[str | None] = [*(await _addresses(control)).values()]
-    if len(addresses) <= 1:
-        addresses = [None]
-    for address in addresses[:-1]:
-        try:
-            found = await control.call(
-                GET_TRANSACTION_HISTORY, request, address=address, timeout_ms=_OTHER_NODE_TIMEOUT_MS
-            )
-        except SemelError as error:
-            if error.code is not ErrorCode.NOT_COORDINATOR and not isinstance(error, UnreachableError):
-                raise
-        else:
-            return from_message(found, TransactionHistory)
-    found = await control.call(GET_TRANSACTION_HISTORY, request, address=addresses[-1])
+    found = await control.call(GET_TRANSACTION_HISTORY, request)
     return from_message(found, TransactionHistory)
 
 

@@ -53,7 +53,7 @@ def tell(history: TransactionHistory, token: str = "") -> Story:
     missing = missing_markers(history)
     steps = _steps(events, history.writes, missing, whole=not token and history.events_total == len(history.events))
     offsets = f"offsets {history.log_start_offset} to {history.log_end_offset}"
-    title = f"{history.key!r}, from {history.coordinator} ({offsets})"
+    title = f"{history.key!r}, from {history.coordinator} of node {history.coordinator_node} ({offsets})"
     outlook, commands = _outlook(history) if not token else _outlook_of_token(history, token)
     lacking = [place for places in missing.values() for place in places]
     if lacking and not token:

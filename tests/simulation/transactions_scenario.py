@@ -41,6 +41,7 @@ class TransactionsScenario(ClusterScenario):
         "offsets_topic_segment_bytes": 5_000,
         "transaction_state_log_segment_bytes": 5_000,
         "transaction_state_log_num_partitions": 2,
+        "transaction_two_phase_commit_enable": True,
         "offsets_topic_num_partitions": 2,
         "default_replication_factor": 3,
     }

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PREPARER_SHARE: Final = 0.2
-"""How many worlds with one node have one."""
+"""How many worlds with transactions have one."""
 
 
 def has_preparer(world: World) -> bool:
-    return len(world.nodes) == 1 and random.Random(f"preparer of {world.seed}").random() < PREPARER_SHARE
+    return random.Random(f"preparer of {world.seed}").random() < PREPARER_SHARE
 
 
 class Preparer(Actor):

@@ -14,8 +14,9 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from node_processes import node_processes
 from opentelemetry import trace
-from spark_query import VALUES, Query, read_values, settled_values, source, task, values
+from spark_query import VALUES, Query, held, read_values, restarted, settled_values, source, task, values
 
 import semel
 from semel.cli.demo.processes import NodeProcess
@@ -28,6 +29,15 @@ from semel.spark.sink.write import SinkMessage
 NewTopic = Callable[..., str]
 
 
+@pytest.fixture(scope="module", params=["one node", "three nodes"])
+def bootstrap(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if request.param == "one node":
+        yield request.getfixturevalue("bootstrap")
+        return
+    with node_processes(tmp_path_factory.mktemp("cluster")) as running:
+        yield running.bootstrap
+
+
 @pytest.fixture
 def topic(new_topic: NewTopic) -> str:
     return new_topic(2)
@@ -36,17 +46,6 @@ def topic(new_topic: NewTopic) -> str:
 @pytest.fixture
 def query(tmp_path: Path, bootstrap: str, topic: str) -> Query:
     return Query(tmp_path, bootstrap=bootstrap, topic=topic)
-
-
-def restarted(query: Query) -> Query:
-    """The query's next run, with the same checkpoint."""
-    again = Query(query.folder, query.schema)
-    again.source = query.source
-    return again
-
-
-def held(bootstrap: str, topic: str) -> list[str]:
-    return sorted(settled_values(bootstrap, topic))
 
 
 def test_E2_rows_of_all_tasks_appear_with_the_decision_and_not_before(query: Query, bootstrap: str, topic: str) -> None:

@@ -80,6 +80,8 @@ class Worker:
     def __init__(self) -> None:
         self._writer: semel.SharedWriter
         self._producer: semel.Producer
+        self._left_open: semel.Producer
+        """Dropped, it would abort what it has open."""
 
     def obey(self, order: dict[str, Any]) -> dict[str, Any]:
         method = getattr(self, order.pop("do"))
@@ -116,14 +118,36 @@ class Worker:
                     txn.send(topic, value, key=value)
             return {"already": txn.already_committed}
 
-    def prepare(self, bootstrap: str, name: str, topic: str, values: list[str]) -> dict[str, Any]:
-        """Leave a transaction for somebody outside to decide, and stay alive with it."""
-        self._producer = semel.Producer(bootstrap, transactional_id=name, two_phase=True)
+    def prepare(
+        self, bootstrap: str, name: str, topic: str, values: list[str], timeout_ms: int = 60_000
+    ) -> dict[str, Any]:
+        """Leave a transaction for somebody outside to decide, and stay alive with it: `timeout_ms` means nothing."""
+        self._producer = semel.Producer(
+            bootstrap, transactional_id=name, two_phase=True, transaction_timeout_ms=timeout_ms
+        )
         self._producer.init_transactions(keep_prepared=True)
         self._producer.begin_transaction()
         for value in values:
             self._producer.send(topic, value, key=value)
         return {"prepared": str(self._producer.prepare_transaction())}
+
+    def leave_open(self, bootstrap: str, name: str, topic: str, values: list[str], timeout_ms: int) -> None:
+        """Write in an ordinary transaction, and do not end it."""
+        self._left_open = semel.Producer(bootstrap, transactional_id=name, transaction_timeout_ms=timeout_ms)
+        self._left_open.begin_transaction()
+        for value in values:
+            self._left_open.send(topic, value, key=value)
+        self._left_open.flush()
+
+    def take_over(self, bootstrap: str, name: str) -> dict[str, Any]:
+        """Find what another process has left prepared."""
+        self._producer = semel.Producer(bootstrap, transactional_id=name, two_phase=True)
+        found = self._producer.init_transactions(keep_prepared=True)
+        return {"found": None if found is None else str(found)}
+
+    def complete(self, decided: str | None) -> None:
+        """End what this process holds: `decided` is the last one that was decided to commit."""
+        self._producer.complete_transaction(decided)
 
 
 def main() -> None:

@@ -134,3 +134,15 @@ class Query:
     def run_batch(self, batch_id: int, *parts: Sequence[str]) -> None:
         self.log_offsets(batch_id, 10 * (batch_id + 1))
         self.commit(self.run_tasks(batch_id, *parts), batch_id)
+
+
+def restarted(query: Query) -> Query:
+    """The query's next run, with the same checkpoint."""
+    again = Query(query.folder, query.schema)
+    again.source = query.source
+    return again
+
+
+def held(bootstrap: str, topic: str) -> list[str]:
+    """The settled values of a topic, sorted."""
+    return sorted(settled_values(bootstrap, topic))

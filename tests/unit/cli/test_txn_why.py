@@ -66,11 +66,9 @@ def test_a_pipelines_transaction_from_its_beginning_to_its_markers(node: LiveNod
         until(lambda: "complete" in sentences(node, "enrich-0")[-2])
         story = sentences(node, "enrich-0")
     text = "\n".join(story)
-    assert (
-        run(node, "txn", "why", "enrich-0")
-        .stdout.splitlines()[0]
-        .endswith("; data has its records' time, by the producer's clock")
-    )
+    title = run(node, "txn", "why", "enrich-0").stdout.splitlines()[0]
+    assert title.startswith("'enrich-0', from __transaction_state-0 of node 1 (offsets 0 to ")
+    assert title.endswith("; data has its records' time, by the producer's clock")
     assert story[0].startswith("initialised by enricher at 127.0.0.1 (producer ")
     assert "epoch 0, timeout 1 min 0 s) in out-0\n  out-0: data at offset 0\n" in text
     assert "added more-0\n  more-0: data at offset 0\n" in text
@@ -169,6 +167,7 @@ def test_steps_are_bounded_and_json_has_the_facts(node: LiveNode) -> None:
     found = json.loads(run(node, "txn", "why", "long", "--limit", "3", "--json").stdout)
     assert len(found["events"]) == 3
     assert "older steps are left off here (--limit)" in found["not_known"][0]
+    assert found["coordinator_node"] == 1
     assert found["steps"][-1]["text"].startswith(("complete", "commit was decided", "out-0: commit marker"))
     assert run(node, "txn", "why", "long", "--limit", "0").exit_code == 2
     nothing = run(node, "txn", "why", "nobody")
