@@ -44,6 +44,11 @@ def a_list(made: ModuleType, folder: Path, nodes: int = 1) -> object:
         is = "fails"
         because = "expects one node"
         with_several_nodes = true
+        [[client]]
+        tests = ["followers"]
+        is = "fails"
+        because = "expects several nodes"
+        with_one_node = true
         """
     )
     return made.ExpectedList.read(path, nodes)
@@ -89,6 +94,16 @@ def test_what_fails_with_several_nodes_has_to_pass_with_one(
     expected = a_list(made, tmp_path, nodes)
     for each in ("PASSED", "FAILED"):
         lines = expected.unexpected([made.Result("client", "alone", made.Outcome[each], 1.0)])  # type: ignore[attr-defined]
+        assert (not lines) == (each == outcome)
+
+
+@pytest.mark.parametrize(("nodes", "outcome"), [(1, "FAILED"), (3, "PASSED"), (None, "FAILED")])
+def test_what_fails_with_one_node_has_to_pass_with_several(
+    made: ModuleType, tmp_path: Path, nodes: int, outcome: str
+) -> None:
+    expected = a_list(made, tmp_path, nodes)
+    for each in ("PASSED", "FAILED"):
+        lines = expected.unexpected([made.Result("client", "followers", made.Outcome[each], 1.0)])  # type: ignore[attr-defined]
         assert (not lines) == (each == outcome)
 
 
