@@ -134,6 +134,20 @@ def test_events_of_go_come_to_one_result_for_each_part(made: ModuleType) -> None
         '{"Action":"pass","Test":"TestA/one","Elapsed":1}',
         '{"Action":"fail","Test":"TestA","Elapsed":3}',
         '{"Action":"run","Test":"TestB"}',
+        '{"Action":"run","Test":"TestC"}',
+        '{"Action":"run","Test":"TestC/range"}',
+        '{"Action":"run","Test":"TestC/range/848"}',
+        '{"Action":"fail","Test":"TestC/range","Elapsed":4}',
+        '{"Action":"pass","Test":"TestC/range/848","Elapsed":5}',
+        '{"Action":"fail","Test":"TestC","Elapsed":6}',
+        '{"Action":"run","Test":"TestD"}',
+        '{"Action":"run","Test":"TestD/one"}',
+        '{"Action":"pass","Test":"TestD/one","Elapsed":1}',
+        '{"Action":"fail","Test":"TestD","Elapsed":7}',
+        '{"Action":"run","Test":"TestE"}',
+        '{"Action":"run","Test":"TestE/one"}',
+        '{"Action":"pass","Test":"TestE/one","Elapsed":1}',
+        '{"Action":"pass","Test":"TestE","Elapsed":8}',
         '{"Action":"fail","Package":"kgo","Elapsed":9}',
     ]
     sys.path.insert(0, str(FULL))
@@ -145,6 +159,11 @@ def test_events_of_go_come_to_one_result_for_each_part(made: ModuleType) -> None
         made.Result("franz-go", "TestA/one", made.Outcome.PASSED, 1.0),
         made.Result("franz-go", "TestA/two", made.Outcome.FAILED, 2.5, "a_test.go:7: lost a record"),
         made.Result("franz-go", "TestB", made.Outcome.TIMED_OUT, 0.0),
+        made.Result("franz-go", "TestC/range", made.Outcome.FAILED, 4.0),
+        made.Result("franz-go", "TestC/range/848", made.Outcome.PASSED, 5.0),
+        made.Result("franz-go", "TestD", made.Outcome.FAILED, 7.0),
+        made.Result("franz-go", "TestD/one", made.Outcome.PASSED, 1.0),
+        made.Result("franz-go", "TestE/one", made.Outcome.PASSED, 1.0),
     ]
 
 
