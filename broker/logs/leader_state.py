@@ -23,7 +23,7 @@ class Follower:
 
     end_offset:   where it has fetched last, which is the end of what it has (on its disk, where that counts).
     broker_epoch: the registration that it fetched under (KIP-903).
-    caught_up_s:  when it last had all that the leader had.
+    caught_up_s:  when it last had all that the leader had, or came in sync.
     """
 
     end_offset: int
@@ -230,7 +230,7 @@ class LeaderState:
 
         A follower joins once it has all that is committed and all from before this epoch, and nothing that was deleted,
         in a fetch of its present start, while it is `usable`: a node that is registered under that broker epoch, not
-        fenced, and stays. A node in `full`, whose disk refuses producers, joins only where too few are in sync: it
+        fenced, and stays. It then has `lag_max_s` to get the rest, too. A node in `full`, whose disk refuses producers, joins only where too few are in sync: it
         would leave again as soon as the rest of its disk is full, and producers would wait for that. One that had not
         all for `lag_max_s` leaves. The same set is asked for where it is enough by the setting of now, and others are
         still eligible: they are not any more once the answer is there.
@@ -275,6 +275,11 @@ class LeaderState:
         if partition_epoch <= self.partition_epoch:
             return
         assert self.node_id in isr, "a leader is in sync with itself"
+        for node in set(isr).difference(self.isr):
+            # Where too few are in sync, nothing more is committed, and one that lags far behind may join at once. It
+            # would leave again as quickly, and so on, and producers would be refused each time.
+            if (joined := self._followers.get(node)) is not None:
+                joined.caught_up_s = now_s
         self.isr, self.elr, self.replicas = tuple(isr), tuple(elr), tuple(replicas)
         self.replication_factor = len(self.replicas) if replication_factor is None else replication_factor
         self.partition_epoch = partition_epoch

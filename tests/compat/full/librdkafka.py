@@ -34,6 +34,10 @@ PART: Final = re.compile(r"^(?:static void )?(?P<name>do_test_\w+)\((?:(?!^}).)*
 """A function that is a part: only a part says that it begins."""
 OLDER_BROKER: Final[Mapping[str, str]] = {"0109": "2.0.0"}
 """Tests that call `kafka-acls.sh` where the broker is newer than this."""
+COMPLAINTS: Final[Mapping[str, re.Pattern[str]]] = {
+    "0101": re.compile(r"(?:expecting|rxbytes was not highest|message consumed out of order|Failed to) [^\[\n]*")
+}
+"""Tests that only say what is wrong, and pass: with one of these words in the log they failed."""
 SETTINGS: Final[Mapping[str, str]] = {
     "log_cleaner_backoff_ms": "1000",
     "log_flush_interval_ms": "1000",
@@ -225,6 +229,8 @@ class LibrdkafkaSuite:
             results = [Result(variant.name, name or number, Outcome.FAILED, seconds, f"{said} (exit code {code})")]
         elif not node.alive:
             results = [Result(variant.name, number, Outcome.FAILED, seconds, "the node ended")]
+        elif number in COMPLAINTS and (complaint := COMPLAINTS[number].search(text)):
+            results = [replace(result, outcome=Outcome.FAILED, detail=complaint[0].strip()) for result in results]
         elif part and f"[ {part}:" not in text:
             results = [replace(result, outcome=Outcome.SKIPPED, detail="not run in this mode") for result in results]
         return [replace(result, test=f"{result.test}/{part}") for result in results] if part else results

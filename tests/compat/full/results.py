@@ -89,14 +89,14 @@ class ExpectedList:
         entries = []
         for suite, tests in tomllib.loads(path.read_text()).items():
             for entry in tests:
-                of_several = entry.pop("with_several_nodes", False)
+                of_one, of_several = entry.pop("with_one_node", False), entry.pop("with_several_nodes", False)
                 known = set(entry) & {"tests", "is", "because"}
-                if known != set(entry) or len(known) != 3 or not entry["because"] or not isinstance(of_several, bool):
+                if known != set(entry) or len(known) != 3 or not entry["because"] or {of_one, of_several} - {True, False}:
                     raise ValueError(
-                        f"{path.name}: [[{suite}]] needs `tests`, `is` and `because`, may have `with_several_nodes`, "
-                        f"and has {entry}"
+                        f"{path.name}: [[{suite}]] needs `tests`, `is` and `because`, may have `with_one_node` or "
+                        f"`with_several_nodes`, and has {entry}"
                     )
-                if of_several and nodes == 1:
+                if nodes is not None and (of_several if nodes == 1 else of_one):
                     continue
                 entries += [
                     Expected(suite, test, Expectation(entry["is"]), entry["because"]) for test in entry["tests"]

@@ -23,6 +23,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "log.level": "warning",
 }
 """What all suites run with: four partitions a topic, which is what they were written for, and few internal ones."""
+RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +44,26 @@ class Served:
         return self.process.poll() is None
 
 
+def racks(first: int, nodes: int) -> dict[str, str]:
+    """Return the settings that give each node a rack, named as librdkafka's test of reads from followers expects it.
+
+    first: the id of the first node
+    """
+    names = ",".join(f"RACK{first + number}" for number in range(nodes))
+    return {"broker.rack": names, "replica.selector.class": RACK_AWARE}
+
+
 @contextmanager
 def serving(folder: Path, nodes: int, **settings: str) -> Iterator[Served]:
     """Run `semel serve` with its data and its log in `folder` (which must not exist), and stop it at the end.
 
-    nodes: with more than one they are a cluster. Settings are given with underscores for dots. Raises `RuntimeError`
-    where a node does not start.
+    nodes: with more than one they are a cluster, each in a rack of its own that it serves reads in. Settings are given
+    with underscores for dots. Raises `RuntimeError` where a node does not start.
     """
     folder.mkdir(parents=True)
     values = {**SETTINGS, **{name.replace("_", "."): value for name, value in settings.items()}}
+    if nodes > 1:
+        values |= racks(int(values.get("node.id", 1)), nodes)
     command = [sys.executable, "-P", "-m", "semel.cli", "serve", "--data-dir", str(folder / "data")]
     command += ["--kafka", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
     command += ["--nodes", str(nodes)] if nodes > 1 else []

@@ -33,7 +33,6 @@ DELIBERATE = Deliberate(
     ),
     (r"create_topics.*\.configs\.(keys|message\.timestamp\.after\.max\.ms)", "as with one node"),
     (r"groups_elsewhere: join \| .*member_id", "an error names the member that asked"),
-    (r"fetch: epoch (-1|0) at 2 \| FETCH v1\d", "followers serve no reads"),
     (
         r"without_a_node: .*(topics\[1\]\.partitions\[0\]\.(isr_nodes|eligible_leader_replicas|last_known_elr))",
         "the last replica in sync stays so while its node is away, where KIP-966 calls it eligible",

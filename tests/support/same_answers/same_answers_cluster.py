@@ -151,6 +151,7 @@ async def produce(at: Side, version: int) -> None:
 async def fetch(at: Side, version: int) -> None:
     topic = await placed(at, "one", *SPREAD)
     await at.produce("data", topic, batch(b"a", b"b"))
+    await _until_followed(at, topic, node=2, end=2)
     for node in NODES:
         for epoch in (-1, 0, 5):
             one: dict[str, Any] = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
@@ -166,6 +167,25 @@ async def fetch(at: Side, version: int) -> None:
                 values |= {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": []}
             what = f"epoch {epoch} at {node}"
             await at.ask(what, ApiKey.FETCH, node=node, topics=[{**named, "partitions": [one]}], until_not=(), **values)
+
+
+async def _until_followed(at: Side, topic: str, node: int, end: int) -> None:
+    """Wait until a follower of partition 0 knows that all up to `end` is committed, which it hears with a later fetch."""
+    beside = Side.beside(at)
+    deadline = time.monotonic() + RETRY_TIMEOUT_S
+    one = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
+    values = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 20, "isolation_level": 0}
+    session = {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": [], "rack_id": ""}
+    asked = [{"topic": topic, "partitions": [one]}]
+    try:
+        while True:
+            answer = await beside.ask("see", ApiKey.FETCH, version=11, node=node, topics=asked, **values, **session)
+            if answer.responses[0].partitions[0].high_watermark == end:
+                return
+            assert time.monotonic() < deadline, f"node {node} did not follow: {answer}"
+            await asyncio.sleep(RETRY_S)
+    finally:
+        await beside.close()
 
 
 @scenario(ApiKey.LIST_OFFSETS, CLUSTER_SCENARIOS)

@@ -153,6 +153,26 @@ def test_R1_a_follower_that_is_not_heard_of_leaves_and_one_that_keeps_up_stays()
     assert asked.isr == {ME: 99, B: 100}
 
 
+def test_R5_a_follower_that_joins_far_behind_has_time_to_catch_up() -> None:
+    """With too few in sync nothing more is committed, so it may join at once; it left and joined many times a second."""
+    leader = leading((ME, B), min_isr=2)
+    fetch(leader, B, 12, now_s=0.0)
+    asked = ask(leader, 12, now_s=10.5)
+    assert asked is not None
+    assert set(asked.isr) == {ME}
+    leader.changed((ME,), leader.replicas, 8, now_s=10.6)
+    fetch(leader, B, 15, now_s=10.7)
+    asked = ask(leader, 12, now_s=10.7)
+    assert asked is not None
+    assert set(asked.isr) == {ME, B}
+    leader.changed((ME, B), leader.replicas, 9, now_s=11.0)
+    fetch(leader, B, 18, now_s=11.1)
+    assert ask(leader, 12, now_s=20.9) is None, "it leaves as soon as it has joined"
+    asked = ask(leader, 12, now_s=21.1)
+    assert asked is not None, "one that joined far behind stays for ever"
+    assert set(asked.isr) == {ME}
+
+
 def test_a_fetch_of_a_stranger_or_beyond_the_log_does_not_count() -> None:
     leader = leading()
     assert not fetch(leader, 9, 10)

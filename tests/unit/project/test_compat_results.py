@@ -44,6 +44,11 @@ def a_list(made: ModuleType, folder: Path, nodes: int = 1) -> object:
         is = "fails"
         because = "expects one node"
         with_several_nodes = true
+        [[client]]
+        tests = ["followers"]
+        is = "fails"
+        because = "expects several nodes"
+        with_one_node = true
         """
     )
     return made.ExpectedList.read(path, nodes)
@@ -92,6 +97,16 @@ def test_what_fails_with_several_nodes_has_to_pass_with_one(
         assert (not lines) == (each == outcome)
 
 
+@pytest.mark.parametrize(("nodes", "outcome"), [(1, "FAILED"), (3, "PASSED"), (None, "FAILED")])
+def test_what_fails_with_one_node_has_to_pass_with_several(
+    made: ModuleType, tmp_path: Path, nodes: int, outcome: str
+) -> None:
+    expected = a_list(made, tmp_path, nodes)
+    for each in ("PASSED", "FAILED"):
+        lines = expected.unexpected([made.Result("client", "followers", made.Outcome[each], 1.0)])  # type: ignore[attr-defined]
+        assert (not lines) == (each == outcome)
+
+
 @pytest.mark.parametrize(
     "entry", ['is = "fails"', 'is = "fails"\nbecause = ""', 'is = "fails"\nbecause = "x"\nwhy = "y"']
 )
@@ -119,6 +134,20 @@ def test_events_of_go_come_to_one_result_for_each_part(made: ModuleType) -> None
         '{"Action":"pass","Test":"TestA/one","Elapsed":1}',
         '{"Action":"fail","Test":"TestA","Elapsed":3}',
         '{"Action":"run","Test":"TestB"}',
+        '{"Action":"run","Test":"TestC"}',
+        '{"Action":"run","Test":"TestC/range"}',
+        '{"Action":"run","Test":"TestC/range/848"}',
+        '{"Action":"fail","Test":"TestC/range","Elapsed":4}',
+        '{"Action":"pass","Test":"TestC/range/848","Elapsed":5}',
+        '{"Action":"fail","Test":"TestC","Elapsed":6}',
+        '{"Action":"run","Test":"TestD"}',
+        '{"Action":"run","Test":"TestD/one"}',
+        '{"Action":"pass","Test":"TestD/one","Elapsed":1}',
+        '{"Action":"fail","Test":"TestD","Elapsed":7}',
+        '{"Action":"run","Test":"TestE"}',
+        '{"Action":"run","Test":"TestE/one"}',
+        '{"Action":"pass","Test":"TestE/one","Elapsed":1}',
+        '{"Action":"pass","Test":"TestE","Elapsed":8}',
         '{"Action":"fail","Package":"kgo","Elapsed":9}',
     ]
     sys.path.insert(0, str(FULL))
@@ -130,6 +159,11 @@ def test_events_of_go_come_to_one_result_for_each_part(made: ModuleType) -> None
         made.Result("franz-go", "TestA/one", made.Outcome.PASSED, 1.0),
         made.Result("franz-go", "TestA/two", made.Outcome.FAILED, 2.5, "a_test.go:7: lost a record"),
         made.Result("franz-go", "TestB", made.Outcome.TIMED_OUT, 0.0),
+        made.Result("franz-go", "TestC/range", made.Outcome.FAILED, 4.0),
+        made.Result("franz-go", "TestC/range/848", made.Outcome.PASSED, 5.0),
+        made.Result("franz-go", "TestD", made.Outcome.FAILED, 7.0),
+        made.Result("franz-go", "TestD/one", made.Outcome.PASSED, 1.0),
+        made.Result("franz-go", "TestE/one", made.Outcome.PASSED, 1.0),
     ]
 
 
