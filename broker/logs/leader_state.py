@@ -230,10 +230,10 @@ class LeaderState:
 
         A follower joins once it has all that is committed and all from before this epoch, and nothing that was deleted,
         in a fetch of its present start, while it is `usable`: a node that is registered under that broker epoch, not
-        fenced, and stays. It then has `lag_max_s` to get the rest, too. A node in `full`, whose disk refuses producers, joins only where too few are in sync: it
-        would leave again as soon as the rest of its disk is full, and producers would wait for that. One that had not
-        all for `lag_max_s` leaves. The same set is asked for where it is enough by the setting of now, and others are
-        still eligible: they are not any more once the answer is there.
+        fenced, and stays. It then has `lag_max_s` to get the rest, too. A node in `full`, whose disk refuses producers,
+        joins only where too few are in sync: it would leave again as soon as the rest of its disk is full, and
+        producers would wait for that. One that had not all for `lag_max_s` leaves. The same set is asked for where it
+        is enough by the setting of now, and others are still eligible: they are not any more once the answer is there.
         """
         if self.is_asking:
             return None

@@ -89,9 +89,14 @@ class ExpectedList:
         entries = []
         for suite, tests in tomllib.loads(path.read_text()).items():
             for entry in tests:
-                of_one, of_several = entry.pop("with_one_node", False), entry.pop("with_several_nodes", False)
+                of_one, of_several = (entry.pop(name, False) for name in ("with_one_node", "with_several_nodes"))
                 known = set(entry) & {"tests", "is", "because"}
-                if known != set(entry) or len(known) != 3 or not entry["because"] or {of_one, of_several} - {True, False}:
+                if (
+                    known != set(entry)
+                    or len(known) != 3
+                    or not entry["because"]
+                    or not (isinstance(of_one, bool) and isinstance(of_several, bool))
+                ):
                     raise ValueError(
                         f"{path.name}: [[{suite}]] needs `tests`, `is` and `because`, may have `with_one_node` or "
                         f"`with_several_nodes`, and has {entry}"

@@ -170,7 +170,7 @@ async def fetch(at: Side, version: int) -> None:
 
 
 async def _until_followed(at: Side, topic: str, node: int, end: int) -> None:
-    """Wait until a follower of partition 0 knows that all up to `end` is committed, which it hears with a later fetch."""
+    """Wait until a follower of partition 0 knows that all up to `end` is committed: it hears it with a later fetch."""
     beside = Side.beside(at)
     deadline = time.monotonic() + RETRY_TIMEOUT_S
     one = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}

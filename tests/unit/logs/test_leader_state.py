@@ -154,7 +154,7 @@ def test_R1_a_follower_that_is_not_heard_of_leaves_and_one_that_keeps_up_stays()
 
 
 def test_R5_a_follower_that_joins_far_behind_has_time_to_catch_up() -> None:
-    """With too few in sync nothing more is committed, so it may join at once; it left and joined many times a second."""
+    """With too few in sync nothing more is committed, so it may join at once. It left again as quickly, and so on."""
     leader = leading((ME, B), min_isr=2)
     fetch(leader, B, 12, now_s=0.0)
     asked = ask(leader, 12, now_s=10.5)
