@@ -19,6 +19,8 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 """Who is asked neither for a password nor for a certificate."""
 CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the one resource of the type CLUSTER."""
+NOT_ASKED_FOR: Final = -(1 << 31)
+"""In place of the operations that may be done with something (KIP-430), where nobody asked for them."""
 NAME_BYTES_MAX: Final = 1024
 """Of each of an ACL's texts."""
 

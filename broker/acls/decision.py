@@ -3,37 +3,29 @@
 What an ACL denies is refused, whatever others allow. What none allows is refused too; where no ACL at all is about the
 resource, `NO_ACL` says so. To be allowed READ, WRITE, DELETE or ALTER is to be allowed DESCRIBE; ALTER_CONFIGS allows
 DESCRIBE_CONFIGS. A denial stands for its own operation alone.
+
+Operations are bits of a number here, so that the ACLs of one pattern are one look, however many there are.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import ipaddress
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final
 
 from semel.protocol.acls import ANY_USER, WILDCARD, Acl, AclOperation, AclPermission, PatternType, ResourceType
 
-_ALL: Final = AclOperation.ALL
-_ALLOW: Final = AclPermission.ALLOW
 _LITERAL: Final = PatternType.LITERAL
-_IMPLYING: Final = {
-    AclOperation.DESCRIBE: frozenset(
-        {
-            _ALL,
-            AclOperation.DESCRIBE,
-            AclOperation.READ,
-            AclOperation.WRITE,
-            AclOperation.DELETE,
-            AclOperation.ALTER,
-        }
-    ),
-    AclOperation.DESCRIBE_CONFIGS: frozenset({_ALL, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS}),
+_EVERY_BIT: Final = sum(1 << operation for operation in AclOperation)
+_IMPLIED: Final = {
+    AclOperation.READ: AclOperation.DESCRIBE,
+    AclOperation.WRITE: AclOperation.DESCRIBE,
+    AclOperation.DELETE: AclOperation.DESCRIBE,
+    AclOperation.ALTER: AclOperation.DESCRIBE,
+    AclOperation.ALTER_CONFIGS: AclOperation.DESCRIBE_CONFIGS,
 }
-"""The operations to be allowed which is to be allowed another."""
-_ALLOWING: Final = {
-    operation: _IMPLYING.get(operation, frozenset({_ALL, operation})) for operation in AclOperation
-}
+"""What is allowed to who is allowed another operation."""
 
 
 class Decision(Enum):
@@ -42,39 +34,93 @@ class Decision(Enum):
     NO_ACL = "no ACL is about this resource"
 
 
-class _Rules:
-    """ACLs with the same type of resource: those with the same pattern together."""
+def host_of(address: str) -> str:
+    """Return an IP address as it is compared: without a zone, shortest, and IPv4 as such."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return str(getattr(found, "ipv4_mapped", None) or found)
 
-    __slots__ = ("lengths", "literal", "prefixed")
+
+class _Pattern:
+    """The ACLs of one principal with the same pattern."""
+
+    __slots__ = ("allowed", "denied", "hosts")
 
     def __init__(self) -> None:
-        self.literal: defaultdict[str, list[Acl]] = defaultdict(list)
-        self.prefixed: defaultdict[str, list[Acl]] = defaultdict(list)
-        self.lengths: tuple[int, ...] = ()
-        """Of the prefixes, in order."""
+        self.allowed = self.denied = 0
+        """What is allowed and denied from everywhere."""
+        self.hosts: dict[str, tuple[int, int]] | None = None
+        """What else is allowed and denied to single hosts."""
 
     def add(self, acl: Acl) -> None:
-        (self.literal if acl.pattern is _LITERAL else self.prefixed)[acl.name].append(acl)
+        operation = acl.operation
+        bits = _EVERY_BIT if operation is AclOperation.ALL else 1 << operation
+        if acl.permission is AclPermission.ALLOW:
+            if operation in _IMPLIED:
+                bits |= 1 << _IMPLIED[operation]
+            allowed, denied = bits, 0
+        else:
+            allowed, denied = 0, bits
+        if acl.host == WILDCARD:
+            self.allowed |= allowed
+            self.denied |= denied
+            return
+        if self.hosts is None:
+            self.hosts = {}
+        host = host_of(acl.host)
+        allowed_there, denied_there = self.hosts.get(host, (0, 0))
+        self.hosts[host] = allowed_there | allowed, denied_there | denied
+
+
+class _Rules:
+    """The ACLs of one principal about one type of resource."""
+
+    __slots__ = ("acls", "lengths", "literal", "prefixed")
+
+    def __init__(self) -> None:
+        self.literal: dict[str, _Pattern] = {}
+        self.prefixed: dict[str, _Pattern] = {}
+        self.lengths: tuple[int, ...] = ()
+        """Of the prefixes, in order."""
+        self.acls: list[Acl] = []
+
+    def add(self, acl: Acl) -> None:
+        (self.literal if acl.pattern is _LITERAL else self.prefixed).setdefault(acl.name, _Pattern()).add(acl)
+        self.acls.append(acl)
 
     def finish(self) -> None:
         self.lengths = tuple(sorted({len(prefix) for prefix in self.prefixed}))
 
-    def matching(self, name: str) -> Iterator[list[Acl]]:
-        """Yield the ACLs of each pattern that matches a resource."""
-        literal, prefixed = self.literal, self.prefixed
-        if name in literal:
-            yield literal[name]
-        if name != WILDCARD and WILDCARD in literal:
-            yield literal[WILDCARD]
+    def bits(self, host: str, name: str) -> tuple[int, int]:
+        """Return what is allowed and what is denied to a host, of a resource."""
+        found = []
+        if (pattern := self.literal.get(name)) is not None:
+            found.append(pattern)
+        if name != WILDCARD and (pattern := self.literal.get(WILDCARD)) is not None:
+            found.append(pattern)
         longest = len(name)
         for length in self.lengths:
             if length > longest:
                 break
-            if (prefix := name[:length]) in prefixed:
-                yield prefixed[prefix]
+            if (pattern := self.prefixed.get(name[:length])) is not None:
+                found.append(pattern)
+        allowed = denied = 0
+        for pattern in found:
+            allowed |= pattern.allowed
+            denied |= pattern.denied
+            if pattern.hosts is not None and host in pattern.hosts:
+                allowed_there, denied_there = pattern.hosts[host]
+                allowed |= allowed_there
+                denied |= denied_there
+        return allowed, denied
 
-
-_RulesOf: TypeAlias = dict[tuple[str, ResourceType], _Rules]
+    def has_pattern_for(self, name: str) -> bool:
+        """Return whether any ACL is about a resource."""
+        if name in self.literal or WILDCARD in self.literal:
+            return True
+        return any(name[:length] in self.prefixed for length in self.lengths if length <= len(name))
 
 
 class AclSet:
@@ -83,35 +129,39 @@ class AclSet:
     __slots__ = ("_all", "_of")
 
     def __init__(self, acls: Iterable[Acl] = ()) -> None:
-        self._of: _RulesOf = {}
-        self._all: dict[ResourceType, _Rules] = {}
+        self._of: list[dict[str, _Rules]] = [{} for _ in ResourceType]
+        """By type of resource, then by principal."""
+        self._all: list[_Rules] = [_Rules() for _ in ResourceType]
         for acl in acls:
-            self._of.setdefault((acl.principal, acl.resource_type), _Rules()).add(acl)
-            self._all.setdefault(acl.resource_type, _Rules()).add(acl)
-        for rules in (*self._of.values(), *self._all.values()):
+            self._of[acl.resource_type].setdefault(acl.principal, _Rules()).add(acl)
+            self._all[acl.resource_type].add(acl)
+        for rules in self._all:
             rules.finish()
+        for of_type in self._of:
+            for rules in of_type.values():
+                rules.finish()
 
     def decide(
         self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> Decision:
-        """Decide whether somebody may do something with a resource, which is named exactly."""
-        allowing = _ALLOWING[operation]
-        is_allowed = False
-        for rules in self._rules(principal, resource_type):
-            for acls in rules.matching(name):
-                for acl in acls:
-                    if acl.host not in (WILDCARD, host):
-                        continue
-                    if acl.permission is _ALLOW:
-                        is_allowed = is_allowed or acl.operation in allowing
-                    elif acl.operation in (operation, _ALL):
-                        return Decision.DENIED
-        if is_allowed:
-            return Decision.ALLOWED
-        everybodys = self._all.get(resource_type)
-        if everybodys is not None and any(everybodys.matching(name)):
+        """Decide whether somebody may do something with a resource, which is named exactly. host: of `host_of`."""
+        of_type = self._of[resource_type]
+        allowed = denied = 0
+        if (rules := of_type.get(principal)) is not None:
+            allowed, denied = rules.bits(host, name)
+        if (rules := of_type.get(ANY_USER)) is not None:
+            allowed_to_any, denied_to_any = rules.bits(host, name)
+            allowed |= allowed_to_any
+            denied |= denied_to_any
+        if denied >> operation & 1:
             return Decision.DENIED
-        return Decision.NO_ACL
+        if allowed >> operation & 1:
+            return Decision.ALLOWED
+        return Decision.DENIED if self._all[resource_type].has_pattern_for(name) else Decision.NO_ACL
+
+    def is_about_every(self, resource_type: ResourceType) -> bool:
+        """Return whether an ACL is about every resource of a type."""
+        return WILDCARD in self._all[resource_type].literal
 
     def allows_some(self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType) -> bool:
         """Say whether some ACL allows an operation on any resource of a type, and none takes that back (KIP-679)."""
@@ -119,9 +169,11 @@ class AclSet:
         denied_names: set[str] = set()
         denied_prefixes: set[str] = set()
         for acl in self._acls(principal, resource_type):
-            if acl.host not in (WILDCARD, host) or acl.operation not in (operation, _ALL):
+            if acl.operation not in (operation, AclOperation.ALL) or (
+                acl.host != WILDCARD and host_of(acl.host) != host
+            ):
                 continue
-            if acl.permission is _ALLOW:
+            if acl.permission is AclPermission.ALLOW:
                 allowed.append(acl)
             elif acl.pattern is not _LITERAL:
                 denied_prefixes.add(acl.name)
@@ -137,14 +189,8 @@ class AclSet:
 
         return any(stands(acl) for acl in allowed)
 
-    def _rules(self, principal: str, resource_type: ResourceType) -> Iterator[_Rules]:
-        for who in (principal, ANY_USER):
-            rules = self._of.get((who, resource_type))
-            if rules is not None:
-                yield rules
-
     def _acls(self, principal: str, resource_type: ResourceType) -> Iterator[Acl]:
-        for rules in self._rules(principal, resource_type):
-            for group in (rules.literal, rules.prefixed):
-                for acls in group.values():
-                    yield from acls
+        of_type = self._of[resource_type]
+        for who in (principal, ANY_USER):
+            if (rules := of_type.get(who)) is not None:
+                yield from rules.acls

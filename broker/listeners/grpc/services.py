@@ -10,6 +10,7 @@ import grpc
 
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
+from semel.broker.listeners.grpc.callers import rights_of
 from semel.broker.listeners.grpc.cluster_service import ClusterService
 from semel.broker.listeners.grpc.data_service import DataService
 from semel.broker.listeners.grpc.diagnostics_service import DiagnosticsService
@@ -68,6 +69,7 @@ class SemelServices:
                 times=self._times,
                 malformed=self.malformed,
                 explain=partial(with_whereabouts, node),
+                rights=partial(rights_of, node),
             )
             for service, methods in described
         }
