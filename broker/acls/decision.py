@@ -26,6 +26,14 @@ _IMPLIED: Final = {
     AclOperation.ALTER_CONFIGS: AclOperation.DESCRIBE_CONFIGS,
 }
 """What is allowed to who is allowed another operation."""
+_ALLOW: Final = AclPermission.ALLOW
+_DENIED: Final = [_EVERY_BIT if operation is AclOperation.ALL else 1 << operation for operation in AclOperation]
+"""The bits that an ACL denies, by its operation."""
+_ALLOWED: Final = [
+    bits | (1 << _IMPLIED[operation] if operation in _IMPLIED else 0)
+    for operation, bits in zip(AclOperation, _DENIED, strict=True)
+]
+"""The bits that an ACL allows, by its operation."""
 
 
 class Decision(Enum):
@@ -54,22 +62,10 @@ class _Pattern:
         self.hosts: dict[str, tuple[int, int]] | None = None
         """What else is allowed and denied to single hosts."""
 
-    def add(self, acl: Acl) -> None:
-        operation = acl.operation
-        bits = _EVERY_BIT if operation is AclOperation.ALL else 1 << operation
-        if acl.permission is AclPermission.ALLOW:
-            if operation in _IMPLIED:
-                bits |= 1 << _IMPLIED[operation]
-            allowed, denied = bits, 0
-        else:
-            allowed, denied = 0, bits
-        if acl.host == WILDCARD:
-            self.allowed |= allowed
-            self.denied |= denied
-            return
+    def add_for_host(self, host: str, allowed: int, denied: int) -> None:
         if self.hosts is None:
             self.hosts = {}
-        host = host_of(acl.host)
+        host = host_of(host)
         allowed_there, denied_there = self.hosts.get(host, (0, 0))
         self.hosts[host] = allowed_there | allowed, denied_there | denied
 
@@ -87,8 +83,18 @@ class _Rules:
         self.acls: list[Acl] = []
 
     def add(self, acl: Acl) -> None:
-        (self.literal if acl.pattern is _LITERAL else self.prefixed).setdefault(acl.name, _Pattern()).add(acl)
+        _, name, kind, _, host, operation, permission = acl
         self.acls.append(acl)
+        patterns = self.literal if kind is _LITERAL else self.prefixed
+        pattern = patterns.get(name)
+        if pattern is None:
+            pattern = patterns[name] = _Pattern()
+        allowed, denied = (_ALLOWED[operation], 0) if permission is _ALLOW else (0, _DENIED[operation])
+        if host == WILDCARD:
+            pattern.allowed |= allowed
+            pattern.denied |= denied
+        else:
+            pattern.add_for_host(host, allowed, denied)
 
     def finish(self) -> None:
         self.lengths = tuple(sorted({len(prefix) for prefix in self.prefixed}))
@@ -116,11 +122,22 @@ class _Rules:
                 denied |= denied_there
         return allowed, denied
 
-    def has_pattern_for(self, name: str) -> bool:
+
+class _Names:
+    """The patterns of all ACLs about one type of resource."""
+
+    __slots__ = ("lengths", "literal", "prefixes")
+
+    def __init__(self) -> None:
+        self.literal: set[str] = set()
+        self.prefixes: set[str] = set()
+        self.lengths: tuple[int, ...] = ()
+
+    def matches(self, name: str) -> bool:
         """Return whether any ACL is about a resource."""
         if name in self.literal or WILDCARD in self.literal:
             return True
-        return any(name[:length] in self.prefixed for length in self.lengths if length <= len(name))
+        return any(name[:length] in self.prefixes for length in self.lengths if length <= len(name))
 
 
 class AclSet:
@@ -131,12 +148,17 @@ class AclSet:
     def __init__(self, acls: Iterable[Acl] = ()) -> None:
         self._of: list[dict[str, _Rules]] = [{} for _ in ResourceType]
         """By type of resource, then by principal."""
-        self._all: list[_Rules] = [_Rules() for _ in ResourceType]
+        self._all: list[_Names] = [_Names() for _ in ResourceType]
         for acl in acls:
-            self._of[acl.resource_type].setdefault(acl.principal, _Rules()).add(acl)
-            self._all[acl.resource_type].add(acl)
-        for rules in self._all:
-            rules.finish()
+            of_type = self._of[acl.resource_type]
+            rules = of_type.get(acl.principal)
+            if rules is None:
+                rules = of_type[acl.principal] = _Rules()
+            rules.add(acl)
+            names = self._all[acl.resource_type]
+            (names.literal if acl.pattern is _LITERAL else names.prefixes).add(acl.name)
+        for names in self._all:
+            names.lengths = tuple(sorted({len(prefix) for prefix in names.prefixes}))
         for of_type in self._of:
             for rules in of_type.values():
                 rules.finish()
@@ -157,7 +179,7 @@ class AclSet:
             return Decision.DENIED
         if allowed >> operation & 1:
             return Decision.ALLOWED
-        return Decision.DENIED if self._all[resource_type].has_pattern_for(name) else Decision.NO_ACL
+        return Decision.DENIED if self._all[resource_type].matches(name) else Decision.NO_ACL
 
     def is_about_every(self, resource_type: ResourceType) -> bool:
         """Return whether an ACL is about every resource of a type."""

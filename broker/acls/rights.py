@@ -39,10 +39,11 @@ _NOBODY: Final[frozenset[str]] = frozenset()
 class Rights:
     """Of one request."""
 
-    __slots__ = ("_access", "_asks", "_request")
+    __slots__ = ("_access", "_asks", "_request", "who")
 
-    def __init__(self, access: Access | None, request: str, asks: Asks) -> None:
-        """`access`: None for who may do everything. `request`: its name, for the operator."""
+    def __init__(self, access: Access | None, request: str, asks: Asks, who: str = "") -> None:
+        """`access`: None for who may do everything. `request`: its name, and `who` calls: for the operator."""
+        self.who = who if access is None else access.principal
         self._access = access
         self._request = request
         self._asks = asks
@@ -152,7 +153,7 @@ def _word(resource_type: ResourceType) -> str:
     return resource_type.name.lower().replace("_", " ")
 
 
-ALL_RIGHTS: Final = Rights(None, "", ())
+ALL_RIGHTS: Final = Rights(None, "", (), "the node's own process")
 """Of who is trusted: a program in the node's own process, and other nodes."""
 
 _OF_CALL: Final[ContextVar[Rights]] = ContextVar("rights")

@@ -28,8 +28,9 @@ def rights_of(node: Services, method: str, context: Context) -> Rights:
     """Return what the caller of a method ("GroupService/JoinGroup") may do. A program in this process may do all."""
     if not node.authorizer.is_on or context.peer() == IN_PROCESS:
         return ALL_RIGHTS
-    access = node.authorizer.access(principal_of(context), client_host(context).removeprefix("/"))
-    return ALL_RIGHTS if access is None else Rights(access, method, GRPC[method])
+    principal = principal_of(context)
+    access = node.authorizer.access(principal, client_host(context).removeprefix("/"))
+    return Rights(access, method, GRPC[method], principal)
 
 
 def principal_of(context: Context) -> str:

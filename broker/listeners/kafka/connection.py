@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from semel.broker.acls.rights import ALL_RIGHTS
 from semel.broker.listeners.acceptor import IN_PROCESS
 from semel.broker.listeners.kafka.large_frame import BLOCK_BYTES, LargeFrame
 from semel.broker.listeners.kafka.output import Output
@@ -165,6 +166,8 @@ class KafkaConnection:
         """How the client proves who it is; None where nobody asks."""
         self.access: Access | None = None
         """What the client may do; None for everything."""
+        self.all_rights = ALL_RIGHTS
+        """What it has where it may do everything."""
         self._view = memoryview(_NO_BLOCK)
         self._start = self._end = BLOCK_BYTES
         # A frame that has a buffer of its own, while it is being received.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from semel.broker.acls.principals import principal_of_certificate, principal_of_user
+from semel.broker.acls.rights import Rights
 from semel.broker.config.kafka_limits import KafkaLimits, parse_connection_overrides
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
@@ -149,6 +150,8 @@ class KafkaListener(FrameListener):
         else:
             principal = principal_of_certificate(connection.certificate())
         connection.access = self.node.authorizer.access(principal, connection.address)
+        if connection.access is None:
+            connection.all_rights = Rights(None, "", (), principal)
 
     def _before_authentication(self, key: int) -> Api | None:
         api = self.registry.get(key)

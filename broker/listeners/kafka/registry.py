@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from semel.broker.acls.requirements import KAFKA
-from semel.broker.acls.rights import ALL_RIGHTS, Rights
+from semel.broker.acls.rights import Rights
 from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.errors import SemelError
 from semel.protocol.kafka.api import (
@@ -65,6 +65,11 @@ class Connection(Protocol):
     @property
     def access(self) -> Access | None:
         """What the client may do; None for everything."""
+        ...
+
+    @property
+    def all_rights(self) -> Rights:
+        """The rights of a client that may do everything."""
         ...
 
     def admit(self) -> None:
@@ -162,7 +167,7 @@ class RequestContext:
         """What the client may do with this request."""
         access = self._connection.access
         if access is None:
-            return ALL_RIGHTS
+            return self._connection.all_rights
         key = ApiKey(self.api_key)
         return Rights(access, key.name, KAFKA[key])
 
