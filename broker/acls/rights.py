@@ -53,6 +53,11 @@ class Rights:
         """Whether the caller may do everything."""
         return self._access is None
 
+    @property
+    def viewer(self) -> tuple[str, str] | None:
+        """The caller's principal and host, where its rights count."""
+        return None if self._access is None else (self._access.principal, self._access.host)
+
     def may(
         self, resource_type: ResourceType, name: str, operation: AclOperation | None = None, *, told: bool = True
     ) -> bool:

@@ -10,6 +10,7 @@ from semel.broker.acls.rights import Rights
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.permitted.transactions import commit_readable
 from semel.broker.services import Services
+from semel.group_coordinator.consumer.viewers import Viewer, with_viewer
 from semel.protocol.acls import AclOperation, ResourceType
 from semel.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -38,7 +39,7 @@ from semel.protocol.api.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from semel.protocol.errors import ErrorCode, error_for
+from semel.protocol.errors import ErrorCode, UsageError, error_for
 from semel.protocol.ids import NO_LEADER_EPOCH
 from semel.runtime.turns import in_turns
 
@@ -142,6 +143,11 @@ async def consumer_heartbeat(
     denied = await rights.denied(_TOPIC, request.topic_names or ())
     if denied:
         raise rights.refusal(_TOPIC, min(denied))
+    if request.topic_regex and rights.viewer is not None:
+        try:
+            request = replace(request, topic_regex=with_viewer(request.topic_regex, Viewer(*rights.viewer)))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
     return await node.groups.consumer_heartbeat(request)
 
 

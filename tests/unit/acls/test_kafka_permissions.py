@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import pytest
 from kafka_calls import answer_to, call
@@ -611,9 +612,9 @@ def test_S5_nobody_hears_of_topics_that_he_may_not_describe(tmp_path: Path) -> N
             hidden, missing = sorted(told.topics, key=lambda topic: topic.name)
             assert dataclasses.replace(hidden, name="") == dataclasses.replace(missing, name="")
             assert (hidden.error_code, hidden.partitions) == (TOPIC, ())
-        topic_id = node.metadata.image.topics["hidden"].topic_id
+        topic_id = node.metadata.image.topics["hidden"].topic_id.bytes
         (by_id,) = (await ask(node, ApiKey.METADATA, 12, topics=({"name": None, "topic_id": topic_id},))).topics
-        assert (by_id.error_code, by_id.name, by_id.topic_id) == (TOPIC, None, topic_id)
+        assert (by_id.error_code, by_id.name, by_id.topic_id) == (TOPIC, None, UUID(bytes=topic_id))
         pages = await ask(
             node, ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, topics=(), response_partition_limit=10, cursor=None
         )
