@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-import trustme
-from certificates import Authority, encrypted
+from certificates import Authority, Pair, encrypted
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+from kafka_calls import call
 from permitted_node import PERMITTED, acl, allow, only
 from running_node import SMALL, batch, channel_to, create_topic, running_node
 from user_files import ALICE, PASSWORD, set_user
 
+from semel.broker.acls.principals import der_of_pem, principal_of_certificate
 from semel.broker.acls.requirements import GRPC
 from semel.broker.listeners.grpc.errors import ERROR_METADATA
+from semel.broker.node import Node
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, InitProducerIdRequest
+from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
+from semel.protocol.kafka.api import ApiKey
 from semel.protocol.v1 import (
     acls_pb2,
     cluster_pb2,
@@ -42,6 +47,7 @@ MODULES = (
 )  # fmt: skip
 TOPIC = "TOPIC_AUTHORIZATION_FAILED"
 GROUP = "GROUP_AUTHORIZATION_FAILED"
+GROUP_CODE = ErrorCode.GROUP_AUTHORIZATION_FAILED
 CLUSTER = "CLUSTER_AUTHORIZATION_FAILED"
 TRANSACTION = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 
@@ -380,6 +386,14 @@ def test_an_acl_counts_at_its_host_alone(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+async def code_at_the_kafka_listener(node: Node, authority: Authority, pair: Pair) -> int:
+    """Describe the group g with a certificate, and return the error."""
+    context = ssl.create_default_context(cafile=str(authority.ca))
+    context.load_cert_chain(pair.certificate, pair.key)
+    found = await call(node.kafka_address.port, ApiKey.DESCRIBE_GROUPS, 4, tls=context, groups=("g",))
+    return int(found.groups[0].error_code)
+
+
 def test_the_owner_of_a_certificate_has_the_rights(tmp_path: Path) -> None:
     async def main() -> None:
         authority = Authority(tmp_path / "ca")
@@ -393,10 +407,12 @@ def test_the_owner_of_a_certificate_has_the_rights(tmp_path: Path) -> None:
             try:
                 await only(node, [])
                 assert await refusals(channel, "GroupService/DescribeGroup", {"group_id": "g"}) == {GROUP}
-                owner = "CN=me,OU=Testing cert,O=trustme v" + trustme.__version__
-                await allow(node, acl("DESCRIBE", "group:g", principal=f"User:{owner}"))
-                found = await refusals(channel, "GroupService/DescribeGroup", {"group_id": "g"})
-                assert not found
+                owner = principal_of_certificate(der_of_pem(mine.certificate.read_bytes()))
+                assert owner.startswith("User:CN=me,OU=")
+                assert await code_at_the_kafka_listener(node, authority, mine) == GROUP_CODE
+                await allow(node, acl("DESCRIBE", "group:g", principal=owner))
+                assert not await refusals(channel, "GroupService/DescribeGroup", {"group_id": "g"})
+                assert await code_at_the_kafka_listener(node, authority, mine) == 0
             finally:
                 await channel.close()
 

@@ -178,7 +178,7 @@ PASSES = {
     "DeleteRecords": 3,
     "FetchOffsets": 2,
     "DeleteOffsets": 1,
-    "AddPartitions": 4,
+    "AddPartitions": 3,
 }
 """How often each goes through its items: to read them, to work on them, to answer. Others have two rounds a turn."""
 
