@@ -748,3 +748,11 @@ def test_a_denied_request_is_told_to_the_operator(tmp_path: Path, caplog: pytest
         run_with_node(tmp_path, test, **PERMITTED)
     denied = "denied: principal='User:ANONYMOUS' host=127.0.0.1 operation=DESCRIBE resource=GROUP:'g'"
     assert f"{denied} request=DESCRIBE_GROUPS" in caplog.text
+
+
+def test_the_page_of_permissions_is_made_from_the_table() -> None:
+    """Write it again with: .venv/bin/python -P -m semel.broker.acls.page > docs/reference/permissions.md"""
+    from semel.broker.acls.page import permissions_page
+
+    page = Path(__file__).parents[3] / "docs" / "reference" / "permissions.md"
+    assert page.read_text() == permissions_page()
