@@ -61,7 +61,7 @@ class Rights:
     def may(
         self, resource_type: ResourceType, name: str, operation: AclOperation | None = None, *, told: bool = True
     ) -> bool:
-        """Return whether the caller may do what the request asks for, with one resource.
+        """Return whether the caller may do what the request asks for, with one resource (S7).
 
         operation: which of several, where the request asks for more than one with this type
         told:      whether the operator is to hear of it where he may not: not where a list is filtered

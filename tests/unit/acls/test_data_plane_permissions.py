@@ -104,7 +104,7 @@ def end_of(node: Node, tp: TopicPartition) -> int:
     return partition.log_end_offset
 
 
-def test_what_may_be_written_is_appended_and_the_rest_refused_in_every_version(tmp_path: Path) -> None:
+def test_S7_what_may_be_written_is_appended_and_the_rest_refused_in_every_version(tmp_path: Path) -> None:
     async def test(node: Node, client: Client) -> None:
         await only(node, [("WRITE", "topic:t"), ("READ", "topic:u")])
         for count, version in enumerate(range(PRODUCE_MIN_VERSION, PRODUCE_TOPIC_ID_VERSION + 1)):
@@ -155,7 +155,7 @@ def test_a_request_for_many_topics_is_checked_in_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [9, 12])
-def test_a_transactional_batch_asks_for_the_transactional_id_too(tmp_path: Path, version: int) -> None:
+def test_S7_a_transactional_batch_asks_for_the_transactional_id_too(tmp_path: Path, version: int) -> None:
     async def test(node: Node, client: Client) -> None:
         producer = (await node.transactions.init_producer_id(InitProducerIdRequest("x", 60_000))).producer
         more = {
@@ -184,7 +184,7 @@ def reading(node: Node, version: int, *topics: str, wait_ms: int = 0, **session:
     return FetchRequest(items, wait_ms, 1, 1 << 20, IsolationLevel.READ_UNCOMMITTED, **session)
 
 
-def test_only_what_may_be_read_is_read_in_every_version(tmp_path: Path) -> None:
+def test_S7_only_what_may_be_read_is_read_in_every_version(tmp_path: Path) -> None:
     async def test(node: Node, client: Client) -> None:
         await only(node, [("WRITE", "topic:*"), ("READ", "topic:t")])
         await client.produce(9, batches(node, 9, "t", "u"))
@@ -197,7 +197,7 @@ def test_only_what_may_be_read_is_read_in_every_version(tmp_path: Path) -> None:
     run(tmp_path, test, topics={"t": 1, "u": 1}, **PERMITTED)
 
 
-def test_a_right_that_is_taken_away_counts_in_a_session_and_in_a_fetch_that_waits(tmp_path: Path) -> None:
+def test_S7_a_right_that_is_taken_away_counts_in_a_session_and_in_a_fetch_that_waits(tmp_path: Path) -> None:
     async def test(node: Node, client: Client) -> None:
         other = await connected(node)
         await only(node, [("ALL", "topic:t")])

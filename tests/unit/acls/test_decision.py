@@ -64,7 +64,7 @@ def modelled(acls: Sequence[Acl], operation: AclOperation, kind: ResourceType, n
     st.sampled_from((ResourceType.TOPIC, ResourceType.GROUP)),
     NAMES,
 )
-def test_a_decision_is_that_of_the_model(
+def test_S7_a_decision_is_that_of_the_model(
     acls: list[Acl], operation: AclOperation, kind: ResourceType, name: str
 ) -> None:
     found = AclSet(acls).decide("User:u", host_of("1.1.1.1"), operation, kind, name)
@@ -123,7 +123,7 @@ def authorizer(source: Source, **settings: object) -> Authorizer:
     return Authorizer(config, source)
 
 
-def test_a_super_user_needs_no_acl_and_a_decision_follows_the_acls() -> None:
+def test_S7_a_super_user_needs_no_acl_and_a_decision_follows_the_acls() -> None:
     source = Source()
     made = authorizer(source)
     assert made.access("User:root", "1.1.1.1") is None

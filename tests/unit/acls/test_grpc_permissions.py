@@ -226,7 +226,7 @@ def _words(value: object) -> str:
 
 
 @pytest.mark.parametrize(("name", "values", "refused", "enough"), CASES, ids=_words)
-def test_a_call_is_refused_without_its_rights_and_answered_with_them(
+def test_S7_a_call_is_refused_without_its_rights_and_answered_with_them(
     tmp_path: Path, name: str, values: dict[str, Any], refused: str, enough: Sequence[Sequence[tuple[str, str]]]
 ) -> None:
     async def main() -> None:
@@ -321,7 +321,7 @@ def test_a_stream_of_batches_appends_what_the_caller_may_write(tmp_path: Path) -
     asyncio.run(main())
 
 
-def test_a_right_that_is_taken_away_counts_for_a_stream_that_is_open(tmp_path: Path) -> None:
+def test_S7_a_right_that_is_taken_away_counts_for_a_stream_that_is_open(tmp_path: Path) -> None:
     async def main() -> None:
         async with running_node(tmp_path, **PERMITTED) as node, channel_to(node) as channel:
             await create_topic(node, "t")
@@ -376,7 +376,7 @@ def test_the_user_of_the_password_has_the_rights_and_a_super_user_all(tmp_path: 
     asyncio.run(main())
 
 
-def test_an_acl_counts_at_its_host_alone(tmp_path: Path) -> None:
+def test_S7_an_acl_counts_at_its_host_alone(tmp_path: Path) -> None:
     async def main() -> None:
         async with running_node(tmp_path, **PERMITTED) as node, channel_to(node) as channel:
             for host, refused in (("10.1.2.3", {GROUP}), ("127.0.0.1", set())):

@@ -466,7 +466,9 @@ def versions_of(key: ApiKey, case: Case) -> Sequence[int]:
 
 
 @pytest.mark.parametrize(("key", "case"), CASES, ids=lambda value: value.name if isinstance(value, ApiKey) else "")
-def test_an_api_is_refused_without_its_rights_and_answered_with_them(tmp_path: Path, key: ApiKey, case: Case) -> None:
+def test_S7_an_api_is_refused_without_its_rights_and_answered_with_them(
+    tmp_path: Path, key: ApiKey, case: Case
+) -> None:
     async def test(node: Node) -> None:
         async def ask(version: int) -> set[int]:
             return set(codes(await call(node.kafka_address.port, key, version, **case.values)))
@@ -523,7 +525,7 @@ async def ask(node: Node, key: ApiKey, version: int, **values: Any) -> Any:
     return await call(node.kafka_address.port, key, version, **values)
 
 
-def test_lists_of_groups_have_those_that_the_caller_may_describe(tmp_path: Path) -> None:
+def test_S7_lists_of_groups_have_those_that_the_caller_may_describe(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         for group in ("a", "b"):
             await node.groups.commit_offsets(
@@ -543,7 +545,7 @@ def test_lists_of_groups_have_those_that_the_caller_may_describe(tmp_path: Path)
     run_with_node(tmp_path, test, topics={"t": 1}, **PERMITTED)
 
 
-def test_of_transactions_only_ids_and_topics_are_told_that_the_caller_may_describe(tmp_path: Path) -> None:
+def test_S7_of_transactions_only_ids_and_topics_are_told_that_the_caller_may_describe(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         for name in ("x", "y"):
             producer = (await node.transactions.init_producer_id(InitProducerIdRequest(name, 60_000))).producer
@@ -642,7 +644,7 @@ def test_S5_nobody_hears_of_topics_that_he_may_not_describe(tmp_path: Path) -> N
     run_with_node(tmp_path, test, topics={"seen": 1, "hidden": 1}, auto_create_topics_enable=True, **PERMITTED)
 
 
-def test_a_missing_topic_is_not_made_for_who_may_only_describe_it(tmp_path: Path) -> None:
+def test_S7_a_missing_topic_is_not_made_for_who_may_only_describe_it(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         await only(node, [("DESCRIBE", "topic:*")])
         (told,) = (
@@ -714,7 +716,7 @@ def test_other_partitions_are_not_added_to_a_transaction_where_one_may_not_be(tm
     run_with_node(tmp_path, test, topics={"t": 1, "u": 1}, **PERMITTED)
 
 
-def test_a_denial_takes_back_what_is_allowed(tmp_path: Path) -> None:
+def test_S7_a_denial_takes_back_what_is_allowed(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         await only(node, [("ALL", "topic:*")])
         await allow(node, acl("READ", "topic:t-*", denies=True))
@@ -728,7 +730,7 @@ def test_a_denial_takes_back_what_is_allowed(tmp_path: Path) -> None:
     run_with_node(tmp_path, test, topics={"t": 1, "t-1": 1}, **PERMITTED)
 
 
-def test_a_writer_of_a_shared_transaction_has_the_rights_of_its_key(tmp_path: Path) -> None:
+def test_S7_a_writer_of_a_shared_transaction_has_the_rights_of_its_key(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         await only(node, [("DESCRIBE", "transactional-id:job")])
         for name, code in (("__semel.shared/job/17", 0), ("__semel.shared/other/17", TRANSACTION)):

@@ -32,7 +32,7 @@ def assigned(node: Node, found: Any) -> set[str]:
     return {ids[each.topic_id] for each in found.assignment.topic_partitions}
 
 
-def test_an_expression_matches_what_its_member_may_describe_and_follows_the_acls(tmp_path: Path) -> None:
+def test_S7_an_expression_matches_what_its_member_may_describe_and_follows_the_acls(tmp_path: Path) -> None:
     async def main() -> None:
         settings = {**PERMITTED, "group_consumer_heartbeat_interval_ms": 100}
         async with running_node(tmp_path, **settings) as node:
