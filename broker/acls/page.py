@@ -11,12 +11,12 @@ from semel.protocol.acls import OPERATIONS, ResourceType
 _HEAD: Final = """\
 # What each request asks for
 
-This page is made from the table by which a node asks (`broker/acls/requirements.py`). A request that asks for nothing is
-answered to everybody who is let in. How rights are given is in [security](../security.md#permissions).
+This page is made from the table by which a node asks (`broker/acls/requirements.py`). A request that asks for nothing
+is answered to everybody who is let in. How rights are given is in [security](../security.md#permissions).
 
-*Instead* means: one of the rights with this resource, or this one, is enough. Who may READ, WRITE, DELETE or ALTER something
-may also DESCRIBE it, and ALTER_CONFIGS allows DESCRIBE_CONFIGS. A writer of a [shared
-transaction](../shared-transactions.md) asks with its key as the transactional id.
+*Instead* means: one of the rights with this resource, or this one, is enough. Who may READ, WRITE, DELETE or ALTER
+something may also DESCRIBE it, and ALTER_CONFIGS allows DESCRIBE_CONFIGS. A writer of a
+[shared transaction](../shared-transactions.md) asks with its key as the transactional id.
 
 What is refused by name is in the node's log (`denied: ...`); what is left out of a list is not.
 """
