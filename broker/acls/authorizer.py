@@ -58,8 +58,11 @@ class Authorizer:
         key = access.principal, access.host, operation << 4 | resource_type, name
         decided = self._decisions.get(key)
         if decided is None:
-            decision = self._set.decide(access.principal, access.host, operation, resource_type, name)
-            decided = decision is Decision.ALLOWED or (decision is Decision.NO_ACL and self._allows_without_acl)
+            asked = access.principal, access.host, operation, resource_type, name
+            if self._allows_without_acl:
+                decided = self._set.decide(*asked) is not Decision.DENIED
+            else:
+                decided = self._set.allows(*asked)
             if len(name) <= _REMEMBERED_NAME_MAX:
                 self._remember(key, decided)
         return decided

@@ -314,7 +314,7 @@ class FetchHandler:
         partition.check_readable(silent_max_s)
 
     def _may_read(self, item: FetchPartition, call: FetchCall) -> bool:
-        """Whether the reader may read a partition (S7). Of an id that is unknown he hears just that, without any right."""
+        """Whether the reader may read a partition (S7). Of an unknown id he hears just that, without any right."""
         name = topic_name(self.node, item, call.version)
         return name is None or call.rights.may(ResourceType.TOPIC, name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from permitted_node import acl
 
@@ -16,17 +16,17 @@ from semel.broker.config.permissions import STANDARD_AUTHORIZER
 from semel.protocol.acls import Acl, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
 
 OPERATIONS = (
-    AclOperation.ALL, AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER,
-    AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS, AclOperation.CREATE,
+    AclOperation.ALL, AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.ALTER_CONFIGS, AclOperation.CREATE,
 )  # fmt: skip
-NAMES = st.sampled_from(("a", "aa", "ab", "aab", "b", "*"))
+NAMES = st.sampled_from(("a", "aa", "b", "*"))
 ACLS = st.builds(
     Acl,
     st.sampled_from((ResourceType.TOPIC, ResourceType.GROUP)),
     NAMES,
     st.sampled_from((PatternType.LITERAL, PatternType.PREFIXED)),
     st.sampled_from(("User:u", "User:v", "User:*")),
-    st.sampled_from(("*", "1.1.1.1", "::ffff:1.1.1.1", "2.2.2.2")),
+    st.sampled_from(("*", "*", "1.1.1.1", "::ffff:1.1.1.1", "2.2.2.2")),
     st.sampled_from(OPERATIONS),
     st.sampled_from((AclPermission.ALLOW, AclPermission.DENY)),
 )
@@ -58,6 +58,7 @@ def modelled(acls: Sequence[Acl], operation: AclOperation, kind: ResourceType, n
     return Decision.DENIED if about else Decision.NO_ACL
 
 
+@settings(max_examples=400)
 @given(
     st.lists(ACLS, max_size=12),
     st.sampled_from([each for each in OPERATIONS if each is not AclOperation.ALL]),
@@ -67,8 +68,10 @@ def modelled(acls: Sequence[Acl], operation: AclOperation, kind: ResourceType, n
 def test_S7_a_decision_is_that_of_the_model(
     acls: list[Acl], operation: AclOperation, kind: ResourceType, name: str
 ) -> None:
-    found = AclSet(acls).decide("User:u", host_of("1.1.1.1"), operation, kind, name)
-    assert found is modelled(acls, operation, kind, name)
+    found, wanted = AclSet(acls), modelled(acls, operation, kind, name)
+    asked = "User:u", host_of("1.1.1.1"), operation, kind, name
+    assert found.decide(*asked) is wanted
+    assert found.allows(*asked) is (wanted is Decision.ALLOWED)
 
 
 def some(*acls: Acl) -> bool:
