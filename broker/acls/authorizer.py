@@ -41,9 +41,7 @@ class Authorizer:
         self._super_users = super_users_of(config)
         self._allows_without_acl = config.allow_everyone_if_no_acl_found
         self._metadata = metadata
-        self._acls: frozenset[Acl] | None = None
-        self._set = AclSet()
-        self._decisions: dict[tuple[str, str, int, str | None], bool] = {}
+        self._current = _Decisions(metadata.image.acls)
 
     def access(self, principal: str, host: str) -> Access | None:
         """Return what says what somebody may do; None for who may do everything."""
@@ -52,46 +50,58 @@ class Authorizer:
         return Access(self, principal, host_of(host))
 
     def may(self, access: Access, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
-        """Decide; by what was decided before, where the ACLs are the same."""
-        if self._metadata.image.acls is not self._acls:
-            self._begin_again()
+        """Decide; by what was decided before, where the ACLs are the same. From any thread."""
+        current = self._decisions()
         key = access.principal, access.host, operation << 4 | resource_type, name
-        decided = self._decisions.get(key)
+        decided = current.known.get(key)
         if decided is None:
             asked = access.principal, access.host, operation, resource_type, name
             if self._allows_without_acl:
-                decided = self._set.decide(*asked) is not Decision.DENIED
+                decided = current.acls.decide(*asked) is not Decision.DENIED
             else:
-                decided = self._set.allows(*asked)
+                decided = current.acls.allows(*asked)
             if len(name) <= _REMEMBERED_NAME_MAX:
-                self._remember(key, decided)
+                current.remember(key, decided)
         return decided
 
     def may_some(self, access: Access, operation: AclOperation, resource_type: ResourceType) -> bool:
         """Decide whether an operation is allowed on any resource of a type (KIP-679)."""
-        if self._metadata.image.acls is not self._acls:
-            self._begin_again()
+        current = self._decisions()
         key = access.principal, access.host, operation << 4 | resource_type, None
-        decided = self._decisions.get(key)
+        decided = current.known.get(key)
         if decided is None:
-            decided = self._set.allows_some(access.principal, access.host, operation, resource_type) or (
-                self._allows_without_acl and not self._set.is_about_every(resource_type)
+            decided = current.acls.allows_some(access.principal, access.host, operation, resource_type) or (
+                self._allows_without_acl and not current.acls.is_about_every(resource_type)
             )
-            self._remember(key, decided)
+            current.remember(key, decided)
         return decided
 
     def close(self) -> None:
         self.audit.close()
 
-    def _begin_again(self) -> None:
-        self._acls = self._metadata.image.acls
-        self._set = AclSet(self._acls)
-        self._decisions.clear()
+    def _decisions(self) -> _Decisions:
+        """Return what decides by the ACLs as they are now."""
+        acls = self._metadata.image.acls
+        current = self._current
+        if acls is not current.given:
+            current = self._current = _Decisions(acls)
+        return current
 
-    def _remember(self, key: tuple[str, str, int, str | None], decided: bool) -> None:
-        if len(self._decisions) >= REMEMBERED_MAX:
-            self._decisions.clear()
-        self._decisions[key] = decided
+
+class _Decisions:
+    """ACLs, and what was decided by them. Others get one of their own: no thread writes into it what is over."""
+
+    __slots__ = ("acls", "given", "known")
+
+    def __init__(self, given: frozenset[Acl]) -> None:
+        self.given = given
+        self.acls = AclSet(given)
+        self.known: dict[tuple[str, str, int, str | None], bool] = {}
+
+    def remember(self, key: tuple[str, str, int, str | None], decided: bool) -> None:
+        if len(self.known) >= REMEMBERED_MAX:
+            self.known.clear()
+        self.known[key] = decided
 
 
 class Access:

@@ -140,7 +140,7 @@ class KafkaListener(FrameListener):
         self._give_access(connection)
 
     def _give_access(self, connection: KafkaConnection) -> None:
-        if connection.address == IN_PROCESS:
+        if connection.address == IN_PROCESS or not self.node.authorizer.is_on:
             return
         here = connection.authentication
         if here is not None and here.verifier is not None:

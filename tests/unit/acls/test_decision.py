@@ -159,7 +159,7 @@ def test_decisions_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPat
     for number in range(100):
         access.may(AclOperation.WRITE, ResourceType.TOPIC, f"t{number}")
         access.may(AclOperation.WRITE, ResourceType.GROUP, "g" * 1_000 + str(number))
-        assert len(made._decisions) <= 10
+        assert len(made._current.known) <= 10
 
 
 @given(ACLS, st.lists(NAMES, max_size=1))
