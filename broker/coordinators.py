@@ -14,7 +14,7 @@ from typing import Final
 
 from semel.broker.handlers.partitions.leader_hints import not_here
 from semel.broker.handlers.topics.changes import create_internal_topic
-from semel.broker.known_topics import KnownTopics
+from semel.broker.known_topics import AllowedSights, KnownTopics
 from semel.broker.logs.partition import Partition
 from semel.broker.peers.peers import Peers
 from semel.broker.producer_ids import ProducerIds
@@ -76,7 +76,7 @@ class Coordinators:
             spans=None if tracing is None else tracing.transactions,
             durations=transaction_times,
         )
-        patterns = PatternMatches(node.clock)
+        patterns = PatternMatches(node.clock, AllowedSights(node))
         self.groups = GroupCoordinator(
             partition_count=partial(self._partition_count, OFFSETS_TOPIC),
             open_log=lambda partition: self._log(OFFSETS_TOPIC, partition),

@@ -16,6 +16,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, Final
 
+from semel.broker.acls.authorizer import Authorizer
 from semel.broker.cluster_changes import ClusterChanges
 from semel.broker.cluster_duties import ClusterDuties
 from semel.broker.config.exposure import ALLOW_SETTING, check_exposure, exposed_listeners
@@ -162,6 +163,7 @@ class Node:
         self._executor = executor
         self._locks: list[StorageLock] = []
         self._metadata: Metadata | None = None
+        self._authorizer: Authorizer | None = None
         self._history = MetadataHistory(
             storage, self.data_dir, loaded.config.node_id, executor, accepts_loss=accept_metadata_loss
         )
@@ -257,6 +259,11 @@ class Node:
     def metadata(self) -> Metadata:
         assert self._metadata is not None, "the node is not started"
         return self._metadata
+
+    @property
+    def authorizer(self) -> Authorizer:
+        assert self._authorizer is not None, "the node is not started"
+        return self._authorizer
 
     @property
     def logs(self) -> LogManager:
@@ -621,6 +628,7 @@ class Node:
             on_went_back=self._metadata_went_back,
             on_deposed=self._deposed,
         )
+        self._authorizer = Authorizer(config, self._metadata)
         try:
             await self._metadata.open()
             if not self.is_clustered:
@@ -970,6 +978,8 @@ class Node:
                     _log.exception("a part of the node could not be closed")
                     errors.append(error)
         self._coordinators = self._logs = self._metadata = None
+        if self._authorizer is not None:
+            self._authorizer.close()
         tracing, self._tracing = self._tracing, None
         if tracing is not None:
             await tracing.stop()

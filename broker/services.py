@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from semel.broker.acls.authorizer import Authorizer
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import LoadedConfig
 from semel.broker.logs.manager import LogManager
@@ -30,6 +31,9 @@ class Services(Protocol):
 
     @property
     def metadata(self) -> Metadata: ...
+
+    @property
+    def authorizer(self) -> Authorizer: ...
 
     @property
     def logs(self) -> LogManager: ...

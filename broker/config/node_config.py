@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from semel.broker.config.kafka_limits import KafkaLimits
+from semel.broker.config.permissions import PermissionConfig
 from semel.broker.config.sasl import SaslConfig
 from semel.broker.config.tls import TlsConfig
 from semel.broker.log.config import LogDefaults, TopicOnlySettings
@@ -300,6 +301,7 @@ PARTS: Final[Mapping[type[PartConfig], str]] = MappingProxyType(
         OwnSettings: "The node",
         TlsConfig: "TLS",
         SaslConfig: "Users",
+        PermissionConfig: "Permissions",
         MetadataSettings: "Metadata",
         PeerConfig: "Other nodes",
         ReplicationConfig: "Replication",
@@ -322,6 +324,7 @@ class NodeConfig(
     OwnSettings,
     TlsConfig,
     SaslConfig,
+    PermissionConfig,
     MetadataSettings,
     PeerConfig,
     ReplicationConfig,

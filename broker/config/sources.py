@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from semel.broker.config.node_config import SETTINGS, NodeConfig, attribute_of, value_of
+from semel.broker.config.permissions import check_permissions
 from semel.broker.config.sasl import check_sasl
 from semel.broker.config.tls import check_tls
 from semel.broker.config.unsupported import INSTEAD
@@ -142,6 +143,7 @@ def check_config(config: NodeConfig) -> None:
         raise ConfigError("log.cleanup.policy is empty: use delete, compact, or both")
     check_tls(config, {name: str(value_of(config, name)) for name in _MAY_ENCRYPT})
     check_sasl(config, {name: str(value_of(config, name)) for name in _MAY_ASK_FOR_PASSWORDS})
+    check_permissions(config)
 
 
 def _check_address(name: str, text: str) -> None:

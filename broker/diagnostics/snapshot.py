@@ -65,6 +65,7 @@ TOLD_SETTINGS: Final = (
     *("log.retention.ms", "offsets.retention.minutes", "journal.max.bytes"),
     *("kafka.listen", "grpc.listen", "listeners.allow.anonymous", "ssl.client.auth"),
     *("broker.session.timeout.ms", "replica.lag.time.max.ms"),
+    *("authorizer.class.name", "super.users", "allow.everyone.if.no.acl.found"),
 )
 """The settings that rules of `semel doctor` look at."""
 

@@ -24,14 +24,18 @@ async def add_partitions(
     `offsets_allowed`: the caller is a coordinator of groups, which may add partitions of `__consumer_offsets`.
     """
     allowed = frozenset({OFFSETS_TOPIC}) if offsets_allowed else frozenset()
-    checked = {tp: _check(node, tp, allowed) async for tp in in_turns(request.partitions)}
-    wrong = {tp: error async for tp, error in in_turns(checked.items()) if error is not ErrorCode.NONE}
+    wrong = {
+        tp: error
+        async for tp in in_turns(request.partitions)
+        if (error := refusal_to_add(node, tp, allowed)) is not ErrorCode.NONE
+    }
     if wrong:
         return AddPartitionsToTxnResponse(dict.fromkeys(request.partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | wrong)
     return await node.transactions.add_partitions(request)
 
 
-def _check(node: Services, tp: TopicPartition, allowed: frozenset[str]) -> ErrorCode:
+def refusal_to_add(node: Services, tp: TopicPartition, allowed: frozenset[str] = frozenset()) -> ErrorCode:
+    """Return why a partition can't be in a transaction; NONE where it can. `allowed`: internal topics that may be."""
     if tp.topic in INTERNAL_TOPICS and tp.topic not in allowed:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if node.metadata.image.partition(tp) is None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
+from semel.protocol.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
 from semel.protocol.ids import TopicId, format_topic_id, parse_topic_id
 
 
@@ -206,6 +207,14 @@ class ProducerIdsAllocated:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class AclsChanged:
+    """ACLs that there are from now on, and such that there are no more: none of the former existed, all others did."""
+
+    added: tuple[Acl, ...] = ()
+    removed: tuple[Acl, ...] = ()
+
+
 Change: TypeAlias = (
     ClusterCreated
     | BrokerRegistered
@@ -221,6 +230,7 @@ Change: TypeAlias = (
     | ConfigsChanged
     | ProducerIdsAllocated
     | MetadataVersionRaised
+    | AclsChanged
 )
 
 KINDS: Final[Mapping[str, type[Change]]] = {
@@ -238,6 +248,7 @@ KINDS: Final[Mapping[str, type[Change]]] = {
     "configs-changed": ConfigsChanged,
     "producer-ids-allocated": ProducerIdsAllocated,
     "metadata-version-raised": MetadataVersionRaised,
+    "acls-changed": AclsChanged,
 }
 _KIND_OF: Final[Mapping[type[Change], str]] = {made: kind for kind, made in KINDS.items()}
 
@@ -257,6 +268,8 @@ FULL_DISKS_VERSION: Final = 3
 """From this version on nodes say whether their disks have room."""
 RUNS_NOTED_VERSION: Final = 4
 """Nodes that know this version note each of their runs in their data directory, before they register."""
+ACLS_VERSION: Final = 4
+"""From this version on there are ACLs."""
 
 ADDED_TO_REGISTRATIONS: Final = frozenset(
     {"peer_host", "peer_port", "is_clean", "durability", "secret_mark", "metadata_version"}
@@ -311,6 +324,8 @@ def decode_change(kind: str, payload: str) -> Change:
             fields["partitions"] = tuple(decode_partition(state) for state in fields["partitions"])
         if "state" in fields:
             fields["state"] = decode_partition(fields["state"])
+        if made is AclsChanged:
+            fields = {name: tuple(map(decode_acl, acls)) for name, acls in fields.items()}
         return made(**fields)
     except (TypeError, ValueError, KeyError) as error:
         raise MetadataCorruptError(f"a change of kind {kind} in the metadata can't be read: {error}") from error
@@ -340,6 +355,20 @@ def decode_partition(state: list[Any]) -> PartitionState:
     if len(more) not in (0, 2, 4):
         raise ValueError(f"the state of a partition has {len(state)} fields")
     return PartitionState(leader, leader_epoch, tuple(replicas), tuple(isr), partition_epoch, *map(tuple, more))
+
+
+def decode_acl(values: list[Any]) -> Acl:
+    """Return the ACL that `encode_value` wrote."""
+    resource_type, name, pattern, principal, host, operation, permission = values
+    return Acl(
+        ResourceType(resource_type),
+        name,
+        PatternType(pattern),
+        principal,
+        host,
+        AclOperation(operation),
+        AclPermission(permission),
+    )
 
 
 def to_json(value: Any) -> str:

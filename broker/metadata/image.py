@@ -15,6 +15,7 @@ from semel.broker.metadata.chain import START, Position
 from semel.broker.metadata.changes import (
     ADDED_TO_REGISTRATIONS,
     METADATA_VERSION,
+    AclsChanged,
     BrokerFenced,
     BrokerFull,
     BrokerRegistered,
@@ -32,12 +33,14 @@ from semel.broker.metadata.changes import (
     ProducerIdsAllocated,
     TopicCreated,
     TopicDeleted,
+    decode_acl,
     decode_partition,
     defaults_of,
     encode_fields,
     encode_value,
     to_json,
 )
+from semel.protocol.acls import Acl
 from semel.protocol.ids import INTERNAL_TOPICS, TopicId, TopicPartition, format_topic_id, parse_topic_id
 
 TOPIC_RESOURCE: Final = "TOPIC"
@@ -113,6 +116,7 @@ class MetadataImage:
     partition_count: int
     version: int = 1
     highest_leader_epoch: int = field(default=0, compare=False)
+    acls: frozenset[Acl] = frozenset()
 
     @property
     def position(self) -> Position:
@@ -188,6 +192,7 @@ class _Draft:
         self._partition_count = image.partition_count
         self._version = image.version
         self._highest_leader_epoch = image.highest_leader_epoch
+        self._acls = image.acls
         self._states: dict[str, list[PartitionState]] = {}
 
     def image(self) -> MetadataImage:
@@ -204,6 +209,7 @@ class _Draft:
             partition_count=self._partition_count,
             version=self._version,
             highest_leader_epoch=self._highest_leader_epoch,
+            acls=self._acls,
         )
 
     def apply(self, change: Change, position: Position) -> None:
@@ -253,6 +259,8 @@ class _Draft:
                 self._next_producer_id = change.first + change.count
             case MetadataVersionRaised():
                 self._version = _readable(change.version)
+            case AclsChanged():
+                self._acls_changed(change)
 
     def _current(
         self, change: BrokerFenced | BrokerUnfenced | BrokerStopping | BrokerFull | BrokerUnregistered
@@ -301,6 +309,11 @@ class _Draft:
             self._set_topic(replace(self._topics.items[name], partitions=tuple(states)))
         self._states.clear()
 
+    def _acls_changed(self, change: AclsChanged) -> None:
+        if not self._acls.isdisjoint(change.added) or not self._acls.issuperset(change.removed):
+            raise MetadataCorruptError("a change adds an ACL that is there already, or removes one that is not there")
+        self._acls = self._acls.difference(change.removed).union(change.added)
+
     def _configs_changed(self, change: ConfigsChanged) -> None:
         if change.resource == TOPIC_RESOURCE:
             topic = self._topics.items.get(change.name)
@@ -341,6 +354,7 @@ def encode_image(image: MetadataImage) -> str:
                 for topic in image.topics.values()
             ],
             "broker_configs": {str(node_id): dict(configs) for node_id, configs in image.broker_configs.items()},
+            **({"acls": encode_value(tuple(sorted(image.acls)))} if image.acls else {}),
         }
     )
 
@@ -371,6 +385,7 @@ def decode_image(payload: str, digest: str) -> MetadataImage:
             partition_count=sum(len(topic.partitions) for topic in topics),
             version=version,
             highest_leader_epoch=max((_highest_leader_epoch(topic.partitions) for topic in topics), default=0),
+            acls=frozenset(map(decode_acl, data.get("acls", ()))),
         )
     except (TypeError, ValueError, KeyError) as error:
         raise MetadataCorruptError(f"a snapshot of the metadata can't be read: {error}") from error

@@ -11,6 +11,7 @@ from semel.group_coordinator.consumer.members import ConsumerGroupData
 from semel.group_coordinator.consumer.membership import MEMBER_TIMERS, ConsumerMembership, Draft, deletion_records
 from semel.group_coordinator.consumer.migration import downgrade, refuse_downgrade, refuse_upgrade, upgrade
 from semel.group_coordinator.consumer.topics import TopicsSource
+from semel.group_coordinator.consumer.viewers import without_viewer
 from semel.group_coordinator.effects import GroupEventKind, PendingResult, TimerKey, TimerKind
 from semel.group_coordinator.group import Expiry, Group
 from semel.group_coordinator.group_context import GroupContext
@@ -161,7 +162,7 @@ class ConsumerGroup(Group):
                     member.details.client_id,
                     member.details.client_host,
                     member.details.topic_names,
-                    member.details.topic_regex,
+                    without_viewer(member.details.topic_regex),
                     topics.described(member.current.assigned),
                     topics.described(group.target(member.member_id)),
                     member.is_classic,

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from semel.group_coordinator.consumer.topics import Matched, Topics, TopicsSource
+from semel.group_coordinator.consumer.viewers import SeeAll, Sights, split_viewer
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.protocol.ids import INTERNAL_TOPICS
 from semel.runtime.clock import Clock
 from semel.runtime.linear_regex import EFFORT_MAX, LinearPattern, PatternError
-from semel.runtime.turns import Turns
+from semel.runtime.turns import Turns, in_turns
 
 PATTERNS_MAX: Final = 10_000
 NAMES_MAX: Final = 1_000_000
@@ -46,6 +47,10 @@ class _Result:
     matched: Matched
     seen: int
     """Up to here the new names were looked at."""
+    all_names: frozenset[str]
+    """What the expression matches, seen or not."""
+    sights: object
+    """The version of the sights by which it was decided what the viewer sees."""
 
 
 @dataclass(slots=True)
@@ -77,8 +82,10 @@ class PatternStatistics:
 class PatternMatches:
     """The results of all expressions of a node's groups."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, sights: Sights | None = None) -> None:
+        """`sights`: what viewers may see of what their expressions match; without it, everything."""
         self._clock = clock
+        self._sights: Sights = sights or SeeAll()
         self._results: OrderedDict[str, _Result] = OrderedDict()
         self._names = 0
         self._topics = Topics()
@@ -99,6 +106,8 @@ class PatternMatches:
         self._look_at(topics)
         result = self._results.get(expression)
         if result is None or result.seen < self._first + len(self._new_names):
+            return None
+        if result.sights is not self._sights.version():
             return None
         self._results.move_to_end(expression)
         return result.matched
@@ -130,15 +139,18 @@ class PatternMatches:
             names, matched = sorted(topics.by_name.keys() - INTERNAL_TOPICS), set()
         else:
             names = self._new_names[known.seen - self._first :]
-            matched = {name for name in known.matched.names if name in topics.by_name}
+            matched = {name for name in known.all_names if name in topics.by_name}
         effort, error = 0, ""
+        viewer, written = split_viewer(expression)
+        sights = self._sights.version()
+        visible = matched
         try:
-            pattern = LinearPattern(expression)
+            pattern = LinearPattern(written)
             effort = pattern.state_count
             turns = Turns()
             for name in names:
                 if pattern.effort > EFFORT_MAX:
-                    error = f"matching {expression!r} against {len(topics.by_name)} topics takes too long; simplify it"
+                    error = f"matching {written!r} against {len(topics.by_name)} topics takes too long; simplify it"
                     break
                 effort += len(name) // _CHARACTERS_PER_EFFORT
                 for found in pattern.walk(name):
@@ -146,20 +158,23 @@ class PatternMatches:
                         matched.add(name)
                     await turns.give_way()
             effort += pattern.effort
+            if viewer is not None:
+                sees = self._sights.of(viewer)
+                visible = {name async for name in in_turns(matched) if sees(name)}
         except PatternError as refusal:
             # A record of Kafka's may hold what its engine reads and ours does not.
             error = str(refusal)
         finally:
             self._charge(client, effort)
-        self._keep(expression, _Result(Matched(frozenset(matched), error), seen))
+        self._keep(expression, _Result(Matched(frozenset(visible), error), seen, frozenset(matched), sights))
 
     def _keep(self, expression: str, result: _Result) -> None:
         before = self._results.pop(expression, None)
-        self._names += len(result.matched.names) - (0 if before is None else len(before.matched.names))
+        self._names += len(result.all_names) - (0 if before is None else len(before.all_names))
         self._results[expression] = result
         while len(self._results) > PATTERNS_MAX or (self._names > NAMES_MAX and len(self._results) > 1):
             _, dropped = self._results.popitem(last=False)
-            self._names -= len(dropped.matched.names)
+            self._names -= len(dropped.all_names)
 
     def _check_budgets(self, client: str) -> None:
         now_s = self._clock.monotonic()

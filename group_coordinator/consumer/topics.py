@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
+from semel.group_coordinator.consumer.viewers import split_viewer
 from semel.protocol.api.consumer_groups import DescribedTopic, Partitions, TopicIdPartition
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.protocol.ids import INTERNAL_TOPICS, TopicId, TopicPartition
@@ -149,7 +150,7 @@ class _MatchedAtOnce:
     @staticmethod
     def _match(expression: str, topics: Topics) -> Matched:
         try:
-            pattern = LinearPattern(expression)
+            pattern = LinearPattern(split_viewer(expression)[1])
         except PatternError as error:
             return Matched(frozenset(), str(error))
         names = topics.by_name.keys() - INTERNAL_TOPICS

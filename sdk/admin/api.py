@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack
 
+from semel.protocol.acls import Acl, AclFilter
 from semel.protocol.api.cluster import NodeState, Reassignment
 from semel.protocol.api.diagnostics import HISTORY_LIMIT, SNAPSHOT_LIMIT, Thresholds, TransactionHistory
 from semel.protocol.api.groups import FetchedOffset, GroupDescription, OffsetAndMetadata
@@ -295,6 +296,24 @@ class Admin(NotPicklable):
         Raises `FatalError` BROKER_ID_NOT_REGISTERED; INVALID_REQUEST where it is alive or has replicas.
         """
         self._run(self._core.unregister_node(node_id))
+
+    # --- ACLs ---------------------------------------------------------------------------------------------------------
+
+    def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Add ACLs. Those that there are already stay.
+
+        Raises `UsageError` for an ACL that could never decide anything, `FatalError` SECURITY_DISABLED where ACLs do
+        not count, and CLUSTER_AUTHORIZATION_FAILED.
+        """
+        self._run(self._core.create_acls(acls))
+
+    def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
+        """Remove what the filters match, and return that. Raises as `create_acls`."""
+        return self._run(self._core.delete_acls(filters))
+
+    def acls(self, wanted: AclFilter | None = None) -> list[Acl]:
+        """Return the ACLs that a filter matches; without one, all. Raises as `create_acls`."""
+        return self._run(self._core.acls(wanted or AclFilter()))
 
     # --- Looking into trouble -----------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
+from semel.protocol.acls import Acl, AclFilter
 from semel.protocol.api.cluster import NodeState, Reassignment
 from semel.protocol.api.diagnostics import (
     HISTORY_LIMIT_MAX,
@@ -43,7 +44,7 @@ from semel.protocol.ids import NO_TIMESTAMP, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, 
 from semel.protocol.int_bounds import INT16_MAX, INT32_MAX, INT64_MAX
 from semel.protocol.proto_conversions import by_topic, partition_of, told_topic_id
 from semel.protocol.v1 import groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
-from semel.sdk.admin import cluster_calls
+from semel.sdk.admin import acl_calls, cluster_calls
 from semel.sdk.admin.cluster_calls import ReplicasOfNodes
 from semel.sdk.diagnosis.calls import end_hanging, read_history, take_snapshots
 from semel.sdk.diagnosis.findings import Diagnosis
@@ -493,6 +494,17 @@ class AdminCore:
 
     async def unregister_node(self, node_id: int) -> None:
         await cluster_calls.unregister_node(self._control, check_int("node_id", node_id, 0, INT32_MAX))
+
+    # --- ACLs ---------------------------------------------------------------------------------------------------------
+
+    async def create_acls(self, acls: Iterable[Acl]) -> None:
+        await acl_calls.create_acls(self._control, acls)
+
+    async def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
+        return await acl_calls.delete_acls(self._control, filters)
+
+    async def acls(self, wanted: AclFilter) -> list[Acl]:
+        return await acl_calls.describe_acls(self._control, wanted)
 
     # --- Looking into trouble -----------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ EQUAL_SETTINGS: Final = (
     *("transaction.max.timeout.ms", "transactional.id.expiration.ms", "transaction.two.phase.commit.enable"),
     *("producer.id.expiration.ms", "commit.history.expiration.ms", "offsets.retention.minutes"),
     *("broker.session.timeout.ms", "replica.lag.time.max.ms"),
+    *("authorizer.class.name", "super.users", "allow.everyone.if.no.acl.found"),
 )
 """Settings that all nodes of a cluster must have alike: what they promise is the cluster's promise."""
 

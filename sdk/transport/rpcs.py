@@ -9,6 +9,7 @@ from typing import Generic, TypeAlias, TypeVar
 from google.protobuf.message import Message
 
 from semel.protocol.v1 import (
+    acls_pb2,
     cluster_pb2,
     diagnostics_pb2,
     groups_pb2,
@@ -58,6 +59,7 @@ class Rpc(Generic[Request, Response]):
 
 
 _METADATA = "/semel.v1.MetadataService/"
+_ACLS = "/semel.v1.AclService/"
 _TOPICS = "/semel.v1.TopicService/"
 _TRANSACTIONS = "/semel.v1.TransactionService/"
 _SHARED = "/semel.v1.SharedTransactionService/"
@@ -243,6 +245,9 @@ LIST_REASSIGNMENTS = Rpc(
 ELECT_LEADERS = Rpc(
     _CLUSTER + "ElectLeaders", cluster_pb2.ElectLeadersRequest, cluster_pb2.ElectLeadersResponse, Place.ANY
 )
+CREATE_ACLS = Rpc(_ACLS + "CreateAcls", acls_pb2.CreateAclsRequest, acls_pb2.CreateAclsResponse, Place.ANY)
+DELETE_ACLS = Rpc(_ACLS + "DeleteAcls", acls_pb2.DeleteAclsRequest, acls_pb2.DeleteAclsResponse, Place.ANY)
+DESCRIBE_ACLS = Rpc(_ACLS + "DescribeAcls", acls_pb2.DescribeAclsRequest, acls_pb2.DescribeAclsResponse, Place.ANY)
 CORDON_NODE = Rpc(_CLUSTER + "CordonNode", cluster_pb2.CordonNodeRequest, cluster_pb2.CordonNodeResponse, Place.ANY)
 UNREGISTER_NODE = Rpc(
     _CLUSTER + "UnregisterNode", cluster_pb2.UnregisterNodeRequest, cluster_pb2.UnregisterNodeResponse, Place.ANY

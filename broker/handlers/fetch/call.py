@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from semel.broker.acls.rights import ALL_RIGHTS, Rights
 from semel.broker.handlers.fetch.sessions import FetchContext
 from semel.protocol.errors import SemelError
 from semel.protocol.kafka.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchResponse
@@ -110,14 +111,23 @@ class FetchCall:
         "min_bytes",
         "records",
         "request",
+        "rights",
         "silent_max_s",
         "version",
     )
 
     def __init__(
-        self, request: FetchRequest, version: int, context: FetchContext, done: Done, fetch_max_bytes: int
+        self,
+        request: FetchRequest,
+        version: int,
+        context: FetchContext,
+        done: Done,
+        fetch_max_bytes: int,
+        rights: Rights = ALL_RIGHTS,
     ) -> None:
         self.request = request
+        self.rights = rights
+        """What the reader may read: looked at whenever a partition is read."""
         # More than an answer may hold would never come.
         self.min_bytes = min(request.min_bytes, fetch_max_bytes, max(request.max_bytes, 1))
         self.version = version

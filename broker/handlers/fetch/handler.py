@@ -24,6 +24,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from semel.broker.acls.rights import ALL_RIGHTS, Rights
 from semel.broker.handlers.fetch.awaited import answer_of
 from semel.broker.handlers.fetch.call import Done, FetchCall, Found, WaitingFetch
 from semel.broker.handlers.fetch.large import PART, FetchRoom, LargeFetch
@@ -37,6 +38,7 @@ from semel.broker.handlers.fetch.partitions import (
 )
 from semel.broker.handlers.fetch.sessions import FetchSessions
 from semel.broker.handlers.partitions.leader_hints import HINTED, current_leader, leader_endpoints
+from semel.protocol.acls import ResourceType
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicPartition
@@ -116,15 +118,17 @@ class FetchHandler:
         room: FetchRoom | None = None,
         *,
         only_leader: bool = False,
+        rights: Rights = ALL_RIGHTS,
     ) -> FetchResponse | WaitingFetch | LargeFetch:
         """Return the answer, or the fetch that will call `done` with it unless it is cancelled.
 
         `room` is what the caller has taken for the answer. A large fetch uses it; otherwise it stays the caller's.
         only_leader: whether partitions that this node follows are refused
+        rights:      of the reader
         """
         now_ms = self.node.clock.now_ms()
         context = self.sessions.open(request, uses_topic_ids=version >= TOPIC_ID_MIN_VERSION, now_ms=now_ms)
-        call = FetchCall(request, version, context, done, self._fetch_max_bytes)
+        call = FetchCall(request, version, context, done, self._fetch_max_bytes, rights)
         if version >= FOLLOWERS_MIN_VERSION and not only_leader:
             call.silent_max_s = self.node.config.replica_lag_time_max_ms / 1000
         call.begun_ms = now_ms
@@ -252,6 +256,9 @@ class FetchHandler:
     def _read_partition(self, item: FetchPartition, call: FetchCall, so_far: Found) -> FetchPartitionResponse:
         response = FetchPartitionResponse(item.topic, item.topic_id, item.partition, ErrorCode.NONE)
         try:
+            if not call.rights.are_all and not self._may_read(item, call):
+                response.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                return response
             partition = find_partition(self.node, item, call.version, response)
             if response.error is not ErrorCode.NONE or partition is None:
                 return response
@@ -306,6 +313,11 @@ class FetchHandler:
                 silent_max_s = None
         partition.check_readable(silent_max_s)
 
+    def _may_read(self, item: FetchPartition, call: FetchCall) -> bool:
+        """Whether the reader may read a partition (S7). Of an unknown id he hears just that, without any right."""
+        name = topic_name(self.node, item, call.version)
+        return name is None or call.rights.may(ResourceType.TOPIC, name)
+
     def readable_bytes(self, partition: Partition, item: FetchPartition, call: FetchCall) -> int:
         """Return how much of a partition a waiting fetch could read now. Raises `SemelError` where it should answer."""
         end = (
@@ -314,6 +326,8 @@ class FetchHandler:
             else partition.high_watermark
         )
         self._check_readable(partition, call)
+        if not call.rights.are_all:
+            call.rights.check(ResourceType.TOPIC, partition.tp.topic)
         if item.fetch_offset >= end:
             return 0
         if call.min_bytes <= 1:

@@ -34,7 +34,7 @@ from semel.broker.handlers.produce.batch_checks import PLAIN_BYTES_MAX, BatchChe
 from semel.broker.handlers.produce.confirmations import Confirmations
 from semel.broker.handlers.produce.early_refusals import EarlyRefusals
 from semel.broker.handlers.produce.gate import CheckBatches, TransactionGate, WaitingBatch
-from semel.broker.handlers.produce.large import PART, LargeProduce
+from semel.broker.handlers.produce.large import PART, AppendsParts, LargeProduce
 from semel.broker.handlers.produce.run import Appended, Done, ProduceRun, is_doubtful
 from semel.broker.log.append_validation import CheckedBatch, RefusedRecordsError
 from semel.broker.log.config import AppendOrigin, LogConfig
@@ -142,11 +142,17 @@ class ProduceHandler:
         if self.spans is not None:
             self.spans.note(request)
         if len(request.partitions) > PART:
-            task = LargeProduce(self, request, version, done, turn).start()
-            self.large_requests.add(task)
-            task.add_done_callback(self.large_requests.discard)
+            self.begin_large(self, request, version, done, turn)
             return None
         return self.begin_part(request, version, done, turn)
+
+    def begin_large(
+        self, parts: AppendsParts, request: ProduceRequest, version: int, done: Done, turn: Turn | None
+    ) -> None:
+        """Append a request for very many partitions, each part by `parts`."""
+        task = LargeProduce(parts, request, version, done, turn).start()
+        self.large_requests.add(task)
+        task.add_done_callback(self.large_requests.discard)
 
     def begin_part(
         self, request: ProduceRequest, version: int, done: Done, turn: Turn | None

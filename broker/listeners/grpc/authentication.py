@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import grpc
 from grpc_health.v1 import health_pb2
 
+from semel.broker.listeners.grpc.callers import set_user
 from semel.broker.listeners.grpc.errors import ERROR_METADATA
 from semel.broker.users.exchanges import TOKEN_BYTES_MAX
 from semel.protocol.errors import ErrorCode, RetriableError
@@ -64,6 +65,7 @@ class PasswordInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 return _ending(grpc.StatusCode.UNAVAILABLE, error.code, error.message)
             if verifier is None:
                 return self._refusing(name, _WRONG)
+        set_user(name)
         return self._watched(handler, name, verifier) if handler.stream_stream is not None else handler
 
     def close(self) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from semel.broker.handlers import nodes
-from semel.broker.handlers.leadership import elect_leaders
-from semel.broker.handlers.log_dirs import describe_log_dir
+from semel.broker.acls.rights import rights_of_call
 from semel.broker.handlers.partition_decisions import Outcomes
-from semel.broker.handlers.reassignments import reassign, reassignments
 from semel.broker.listeners.grpc.convert import filled, unique_items
 from semel.broker.listeners.grpc.edge import Context
 from semel.broker.listeners.grpc.errors import item_error
+from semel.broker.permitted import cluster
 from semel.broker.services import Services
 from semel.protocol.api.cluster import ReplicaSize
 from semel.protocol.errors import ErrorCode
@@ -30,14 +28,14 @@ class ClusterService:
         self, _request: cluster_pb2.DescribeNodesRequest, _context: Context
     ) -> cluster_pb2.DescribeNodesResponse:
         message = cluster_pb2.DescribeNodesResponse()
-        for each in await nodes.describe_nodes(self._node):
+        for each in await cluster.describe_nodes(self._node, rights_of_call()):
             to_message(each, message.nodes.add())
         return message
 
     async def describe_replicas(
         self, _request: cluster_pb2.DescribeReplicasRequest, _context: Context
     ) -> cluster_pb2.DescribeReplicasResponse:
-        here = describe_log_dir(self._node)
+        here = cluster.data_folder(self._node, rights_of_call())
         message = cluster_pb2.DescribeReplicasResponse(total_bytes=here.total_bytes, free_bytes=here.usable_bytes)
         return await filled(
             message,
@@ -55,13 +53,14 @@ class ClusterService:
             await unique_items((_partition(item.partition), tuple(item.replicas) or None) for item in request.items)
         )
         message = cluster_pb2.ReassignPartitionsResponse()
-        return await filled(message, message.results, _results(await reassign(self._node, wanted)))
+        outcomes = await cluster.move_replicas(self._node, rights_of_call(), wanted)
+        return await filled(message, message.results, _results(outcomes))
 
     async def list_reassignments(
         self, _request: cluster_pb2.ListReassignmentsRequest, _context: Context
     ) -> cluster_pb2.ListReassignmentsResponse:
         message = cluster_pb2.ListReassignmentsResponse()
-        found = await reassignments(self._node)
+        found = await cluster.moves(self._node, rights_of_call())
         return await filled(
             message, message.reassignments, (to_message(one, cluster_pb2.Reassignment()) for one in found)
         )
@@ -71,19 +70,19 @@ class ClusterService:
     ) -> cluster_pb2.ElectLeadersResponse:
         wanted = await unique_items((_partition(each), None) for each in request.partitions)
         message = cluster_pb2.ElectLeadersResponse()
-        outcomes = await elect_leaders(self._node, list(wanted), unclean=request.unclean)
+        outcomes = await cluster.elect(self._node, rights_of_call(), list(wanted), unclean=request.unclean)
         return await filled(message, message.results, _results(outcomes))
 
     async def cordon_node(
         self, request: cluster_pb2.CordonNodeRequest, _context: Context
     ) -> cluster_pb2.CordonNodeResponse:
-        await nodes.cordon(self._node, request.node_id, is_cordoned=request.cordoned)
+        await cluster.cordon(self._node, rights_of_call(), request.node_id, is_cordoned=request.cordoned)
         return cluster_pb2.CordonNodeResponse()
 
     async def unregister_node(
         self, request: cluster_pb2.UnregisterNodeRequest, _context: Context
     ) -> cluster_pb2.UnregisterNodeResponse:
-        await nodes.remove(self._node, request.node_id)
+        await cluster.remove(self._node, rights_of_call(), request.node_id)
         return cluster_pb2.UnregisterNodeResponse()
 
 

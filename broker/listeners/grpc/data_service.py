@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
+from semel.broker.acls.rights import Rights, rights_of_call
 from semel.broker.handlers.fetch.call import WaitingFetch
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.fetch.large import LargeFetch
@@ -19,6 +20,7 @@ from semel.broker.listeners.grpc.convert import filled, isolation_of, unique_ite
 from semel.broker.listeners.grpc.edge import Context, client_host
 from semel.broker.listeners.grpc.errors import item_error
 from semel.broker.listeners.grpc.fetch_budget import FETCH_STREAMS_BYTES_MAX, FetchBudget
+from semel.broker.permitted.produce import begin_produce
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.batch_header import read_header
 from semel.protocol.errors import ErrorCode, RetriableError
@@ -118,7 +120,9 @@ class DataService:
         partitions = [
             ProducePartition(item.topic, item.partition, item.record_batches) async for item in in_turns(request.items)
         ]
-        response = self._produce.begin(
+        response = begin_produce(
+            self._produce,
+            rights_of_call(),
             ProduceRequest(
                 partitions, request.transactional_id or None, request.acks, request.timeout_ms or DEFAULT_TIMEOUT_MS
             ),
@@ -136,7 +140,7 @@ class DataService:
         self, requests: AsyncIterator[data_pb2.FetchRequest], context: Context
     ) -> AsyncIterator[data_pb2.FetchResponse]:
         """Send what there is, as far as the credit goes, until the client has had enough."""
-        stream = _FetchStream(self._fetch, self.budget, client_host(context))
+        stream = _FetchStream(self._fetch, self.budget, client_host(context), rights_of_call())
         self._streams.add(stream)
         reading = asyncio.ensure_future(stream.read(requests))
         try:
@@ -179,8 +183,9 @@ class _StreamTurn:
 class _FetchStream:
     """Where one Fetch stream is: its partitions with their next offsets, and what it may still send."""
 
-    def __init__(self, handler: FetchHandler, budget: FetchBudget, host: str) -> None:
+    def __init__(self, handler: FetchHandler, budget: FetchBudget, host: str, rights: Rights) -> None:
         self._handler = handler
+        self._rights = rights
         self._budget = budget
         self._host = host
         self._reserved_bytes = 0
@@ -260,7 +265,9 @@ class _FetchStream:
             self._isolation,
         )
         self._woken = asyncio.get_running_loop().create_future()
-        begun = self._handler.begin(request, _FETCH_BY_NAME_VERSION, self._found, self, only_leader=True)
+        begun = self._handler.begin(
+            request, _FETCH_BY_NAME_VERSION, self._found, self, only_leader=True, rights=self._rights
+        )
         if isinstance(begun, FetchResponse):
             self._woken = None
             return await self._response(begun, partitions)

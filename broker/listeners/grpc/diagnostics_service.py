@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from semel.broker.diagnostics.hanging import end_hanging
-from semel.broker.diagnostics.history import read_history
-from semel.broker.diagnostics.snapshot import take_snapshot
+from semel.broker.acls.rights import rights_of_call
 from semel.broker.listeners.grpc.edge import Context
+from semel.broker.permitted import cluster
 from semel.broker.services import Services
 from semel.protocol.api.diagnostics import HangingEnd
 from semel.protocol.errors import UsageError
@@ -23,13 +22,13 @@ class DiagnosticsService:
     async def get_snapshot(
         self, request: diagnostics_pb2.SnapshotRequest, _context: Context
     ) -> diagnostics_pb2.NodeSnapshot:
-        snapshot = await take_snapshot(self._node, request.limit, request.producer_ids)
+        snapshot = await cluster.snapshot(self._node, rights_of_call(), request.limit, request.producer_ids)
         return to_message(snapshot, diagnostics_pb2.NodeSnapshot())
 
     async def get_transaction_history(
         self, request: diagnostics_pb2.TransactionHistoryRequest, _context: Context
     ) -> diagnostics_pb2.TransactionHistory:
-        history = await read_history(self._node, request.key, request.limit)
+        history = await cluster.transaction_history(self._node, rights_of_call(), request.key, request.limit)
         return to_message(history, diagnostics_pb2.TransactionHistory())
 
     async def abort_hanging_transaction(
@@ -39,8 +38,9 @@ class DiagnosticsService:
             end = HangingEnd(request.end)
         except ValueError:
             raise UsageError(f"end {request.end} is none that this node knows: it is older than the caller") from None
-        producer, committed = await end_hanging(
+        producer, committed = await cluster.end_hanging_transaction(
             self._node,
+            rights_of_call(),
             from_message(request.partition, TopicPartition),
             request.start_offset,
             end,

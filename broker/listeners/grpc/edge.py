@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -19,6 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 from opentelemetry import context as trace_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from semel.broker.acls.rights import ALL_RIGHTS, Rights, set_rights
 from semel.broker.listeners.grpc.errors import ERROR_METADATA, status_message, status_of
 from semel.broker.listeners.grpc.malformed import Malformed
 from semel.broker.listeners.grpc.wire import WireCount
@@ -32,6 +34,8 @@ from semel.runtime.limited_log import LimitedLog
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 UnaryMethod: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 StreamMethod: TypeAlias = Callable[[AsyncIterator[Any], Context], AsyncIterator[Any]]
+RightsOf: TypeAlias = Callable[[str, Context], Rights]
+"""Says what the caller of a method ("GroupService/JoinGroup") may do."""
 Explain: TypeAlias = Callable[[Message, SemelError], SemelError]
 """Turns what a call is refused with into the answer to its caller."""
 
@@ -59,16 +63,17 @@ def service_handler(
     times: CallTimes | None = None,
     malformed: Malformed | None = None,
     explain: Explain = lambda _request, error: error,
+    rights: RightsOf = lambda _method, _context: ALL_RIGHTS,
 ) -> grpc.GenericRpcHandler[Any, Any]:
     """Return the handler of a service whose method `GetMetadata` is `methods.get_metadata`, and so on for all.
 
     `times`: where it is measured how long calls take. `malformed`: where messages are counted that are none. `explain`:
-    adds to refusals of calls what this node knows, such as who has what was asked for.
+    adds to refusals of calls what this node knows, such as who has what was asked for. `rights`: of a call's caller.
     """
     malformed = malformed or Malformed()
     handlers = {
         method.name: _method_handler(
-            method, getattr(methods, _snake_case(method.name)), max_array_length, times, malformed, explain
+            method, getattr(methods, _snake_case(method.name)), max_array_length, times, malformed, explain, rights
         )
         for method in service.methods
     }
@@ -86,6 +91,7 @@ def _method_handler(
     times: CallTimes | None,
     malformed: Malformed,
     explain: Explain,
+    rights: RightsOf,
 ) -> grpc.RpcMethodHandler[Any, Any]:
     request_class, response_class = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
     check = _array_check(method, max_array_length)
@@ -94,12 +100,13 @@ def _method_handler(
     name = f"/{method.containing_service.full_name}/{method.name}"
     read = _Reader(name, request_class.FromString, check, malformed, count, bytes_max)
     serialize = response_class.SerializeToString
+    own_rights = partial(rights, f"{method.containing_service.name}/{method.name}")
     assert method.client_streaming == method.server_streaming, "semel.v1 has calls and two-way streams"
     if method.server_streaming:
-        return grpc.stream_stream_rpc_method_handler(_stream(call, read), None, serialize)
+        return grpc.stream_stream_rpc_method_handler(_stream(call, read, own_rights), None, serialize)
     if times is not None:
         call = _timed(f"{method.containing_service.full_name}/{method.name}", call, times)
-    return grpc.unary_unary_rpc_method_handler(_unary(call, read, explain), None, serialize)
+    return grpc.unary_unary_rpc_method_handler(_unary(call, read, explain, own_rights), None, serialize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +195,7 @@ def _timed(name: str, call: UnaryMethod, times: CallTimes) -> UnaryMethod:
     return timed
 
 
-def _unary(call: UnaryMethod, read: _Reader, explain: Explain) -> Any:
+def _unary(call: UnaryMethod, read: _Reader, explain: Explain, rights: Callable[[Context], Rights]) -> Any:
     async def answer(data: bytes, context: Context) -> Message:
         request = await read.request_of(data, context)
         del data
@@ -202,6 +209,7 @@ def _unary(call: UnaryMethod, read: _Reader, explain: Explain) -> Any:
         with _callers_trace(context):
             try:
                 set_caller(_origin(context))
+                set_rights(rights(context))
                 answering = answer(data, context)
                 del data
                 return await answering
@@ -213,7 +221,7 @@ def _unary(call: UnaryMethod, read: _Reader, explain: Explain) -> Any:
     return handle
 
 
-def _stream(call: StreamMethod, read: _Reader) -> Any:
+def _stream(call: StreamMethod, read: _Reader, rights: Callable[[Context], Rights]) -> Any:
     async def handle(requests: AsyncIterator[bytes], context: Context) -> None:
         async def checked() -> AsyncIterator[Message]:
             async for data in requests:
@@ -221,6 +229,7 @@ def _stream(call: StreamMethod, read: _Reader) -> Any:
 
         with _callers_trace(context):
             try:
+                set_rights(rights(context))
                 responses: Any = call(checked(), context)
                 async with aclosing(responses):
                     async for response in responses:

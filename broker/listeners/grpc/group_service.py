@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
-from semel.broker.handlers.offset_commit import commit_offsets
+from semel.broker.acls.rights import rights_of_call
 from semel.broker.listeners.grpc.convert import filled, offset_commit, topic_partitions
 from semel.broker.listeners.grpc.edge import Context, client_host
 from semel.broker.listeners.grpc.errors import item_error
-from semel.broker.metadata.image import MetadataImage
+from semel.broker.permitted import groups
+from semel.broker.permitted.groups import PartitionCounts
 from semel.broker.services import Services
 from semel.protocol.api.groups import (
     DeleteGroupRequest,
@@ -27,22 +26,6 @@ from semel.protocol.v1 import common_pb2, groups_pb2
 from semel.runtime.turns import in_turns
 
 
-class PartitionCounts(Mapping[str, int]):
-    """How many partitions each topic has: a view of the metadata, for assignors."""
-
-    def __init__(self, image: MetadataImage) -> None:
-        self._topics = image.topics
-
-    def __getitem__(self, topic: str) -> int:
-        return len(self._topics[topic].partitions)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._topics)
-
-    def __len__(self) -> int:
-        return len(self._topics)
-
-
 class GroupService:
     """Consumer groups and committed offsets."""
 
@@ -51,7 +34,9 @@ class GroupService:
 
     async def join_group(self, request: groups_pb2.JoinGroupRequest, context: Context) -> groups_pb2.JoinGroupResponse:
         protocols = [GroupProtocol(offer.name, offer.metadata) async for offer in in_turns(request.protocols)]
-        response = await self._node.groups.join(
+        response = await groups.join(
+            self._node,
+            rights_of_call(),
             JoinGroupRequest(
                 group_id=request.group_id,
                 member_id=request.member_id,
@@ -63,7 +48,7 @@ class GroupService:
                 client_id=request.client_id,
                 client_host=client_host(context),
                 reason=request.reason,
-            )
+            ),
         )
         return groups_pb2.JoinGroupResponse(
             generation_id=response.generation_id,
@@ -84,7 +69,10 @@ class GroupService:
         )
 
     async def sync_group(self, request: groups_pb2.SyncGroupRequest, _context: Context) -> groups_pb2.SyncGroupResponse:
-        response = await self._node.groups.sync(
+        rights = rights_of_call()
+        response = await groups.sync(
+            self._node,
+            rights,
             SyncGroupRequest(
                 group_id=request.group_id,
                 generation_id=request.generation_id,
@@ -93,8 +81,8 @@ class GroupService:
                 assignments={} if request.assign else dict(request.assignments),
                 protocol_type=request.protocol_type or None,
                 protocol_name=request.protocol_name or None,
-                partition_counts=PartitionCounts(self._node.metadata.image) if request.assign else None,
-            )
+                partition_counts=PartitionCounts(self._node.metadata.image, rights) if request.assign else None,
+            ),
         )
         return groups_pb2.SyncGroupResponse(
             assignment=response.assignment,
@@ -103,10 +91,12 @@ class GroupService:
         )
 
     async def heartbeat(self, request: groups_pb2.HeartbeatRequest, _context: Context) -> groups_pb2.HeartbeatResponse:
-        await self._node.groups.heartbeat(
+        await groups.heartbeat(
+            self._node,
+            rights_of_call(),
             HeartbeatRequest(
                 request.group_id, request.generation_id, request.member_id, request.group_instance_id or None
-            )
+            ),
         )
         return groups_pb2.HeartbeatResponse()
 
@@ -117,7 +107,7 @@ class GroupService:
             MemberIdentity(member.member_id, member.group_instance_id or None, member.reason)
             async for member in in_turns(request.members)
         ]
-        response = await self._node.groups.leave(LeaveGroupRequest(request.group_id, tuple(members)))
+        response = await groups.leave(self._node, rights_of_call(), LeaveGroupRequest(request.group_id, tuple(members)))
         return groups_pb2.LeaveGroupResponse(
             # A list of messages has no holes: success is an Error of code 0.
             errors=[item_error(error) or common_pb2.Error() for error in response.errors]
@@ -126,7 +116,7 @@ class GroupService:
     async def commit_offsets(
         self, request: groups_pb2.CommitOffsetsRequest, _context: Context
     ) -> groups_pb2.CommitOffsetsResponse:
-        response = await commit_offsets(self._node, await offset_commit(request))
+        response = await groups.commit_offsets(self._node, rights_of_call(), await offset_commit(request))
         message = groups_pb2.CommitOffsetsResponse()
         return await filled(
             message,
@@ -141,8 +131,8 @@ class GroupService:
         self, request: groups_pb2.FetchOffsetsRequest, _context: Context
     ) -> groups_pb2.FetchOffsetsResponse:
         partitions = None if request.all else await topic_partitions(request.topics)
-        response = await self._node.groups.fetch_offsets(
-            OffsetFetchRequest(request.group_id, partitions, request.require_stable)
+        response = await groups.fetch_offsets(
+            self._node, rights_of_call(), OffsetFetchRequest(request.group_id, partitions, request.require_stable)
         )
         message = groups_pb2.FetchOffsetsResponse()
         return await filled(
@@ -164,8 +154,10 @@ class GroupService:
     async def delete_offsets(
         self, request: groups_pb2.DeleteOffsetsRequest, _context: Context
     ) -> groups_pb2.DeleteOffsetsResponse:
-        response = await self._node.groups.delete_offsets(
-            OffsetDeleteRequest(request.group_id, await topic_partitions(request.topics))
+        response = await groups.delete_offsets(
+            self._node,
+            rights_of_call(),
+            OffsetDeleteRequest(request.group_id, await topic_partitions(request.topics)),
         )
         message = groups_pb2.DeleteOffsetsResponse()
         return await filled(
@@ -181,7 +173,7 @@ class GroupService:
         self, request: groups_pb2.ListGroupsRequest, _context: Context
     ) -> groups_pb2.ListGroupsResponse:
         listed = ListGroupsRequest(frozenset(request.states), frozenset(request.types))
-        response = await self._node.groups.list(listed, partial=True)
+        response = await groups.list_groups(self._node, rights_of_call(), listed, partial=True)
         message = groups_pb2.ListGroupsResponse(unreadable=response.unreadable)
         return await filled(
             message,
@@ -200,7 +192,7 @@ class GroupService:
     async def describe_group(
         self, request: groups_pb2.DescribeGroupRequest, _context: Context
     ) -> groups_pb2.GroupDescription:
-        group = await self._node.groups.describe(DescribeGroupRequest(request.group_id))
+        group = await groups.describe(self._node, rights_of_call(), DescribeGroupRequest(request.group_id))
         return groups_pb2.GroupDescription(
             group_id=group.group_id,
             state=group.state,
@@ -224,5 +216,5 @@ class GroupService:
     async def delete_group(
         self, request: groups_pb2.DeleteGroupRequest, _context: Context
     ) -> groups_pb2.DeleteGroupResponse:
-        await self._node.groups.delete(DeleteGroupRequest(request.group_id))
+        await groups.delete(self._node, rights_of_call(), DeleteGroupRequest(request.group_id))
         return groups_pb2.DeleteGroupResponse()

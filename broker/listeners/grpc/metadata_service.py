@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from semel.broker.acls.rights import rights_of_call
 from semel.broker.handlers import metadata
 from semel.broker.listeners.grpc.convert import filled, topic_id_of, topic_message
 from semel.broker.listeners.grpc.edge import Context
+from semel.broker.permitted.metadata import all_topics, topics_by_id, topics_by_name
 from semel.broker.services import Services
 from semel.protocol.v1 import metadata_pb2
 from semel.runtime.turns import in_turns
@@ -19,14 +21,16 @@ class MetadataService:
     async def get_metadata(
         self, request: metadata_pb2.GetMetadataRequest, _context: Context
     ) -> metadata_pb2.GetMetadataResponse:
-        found = await metadata.topics_by_name(
-            self._node, list(dict.fromkeys(request.topics)), allow_auto_create=request.allow_auto_create
+        rights = rights_of_call()
+        found = list(
+            await topics_by_name(
+                self._node, rights, list(dict.fromkeys(request.topics)), allow_auto_create=request.allow_auto_create
+            )
         )
-        found += await metadata.topics_by_id(
-            self._node, [topic_id_of(data) async for data in in_turns(request.topic_ids)]
-        )
+        topic_ids = [topic_id_of(data) async for data in in_turns(request.topic_ids)]
+        found += await topics_by_id(self._node, rights, topic_ids)
         if request.all_topics:
-            found += await metadata.all_topics(self._node, include_internal=request.include_internal)
+            found += await all_topics(self._node, rights, include_internal=request.include_internal)
         cluster = metadata.cluster(self._node)
         message = metadata_pb2.GetMetadataResponse(
             cluster_id=cluster.cluster_id,

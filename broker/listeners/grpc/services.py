@@ -10,6 +10,8 @@ import grpc
 
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
+from semel.broker.listeners.grpc.acl_service import AclService
+from semel.broker.listeners.grpc.callers import rights_of
 from semel.broker.listeners.grpc.cluster_service import ClusterService
 from semel.broker.listeners.grpc.data_service import DataService
 from semel.broker.listeners.grpc.diagnostics_service import DiagnosticsService
@@ -23,6 +25,7 @@ from semel.broker.listeners.grpc.transaction_service import TransactionService
 from semel.broker.listeners.grpc.whereabouts import with_whereabouts
 from semel.broker.services import Services
 from semel.protocol.v1 import (
+    acls_pb2,
     cluster_pb2,
     data_pb2,
     diagnostics_pb2,
@@ -57,6 +60,7 @@ class SemelServices:
             (transactions_pb2, "TransactionService", TransactionService(node)),
             (shared_pb2, "SharedTransactionService", SharedTransactionService(node)),
             (diagnostics_pb2, "DiagnosticsService", DiagnosticsService(node)),
+            (acls_pb2, "AclService", AclService(node)),
             (data_pb2, "DataService", self.data),
         )
         described = [(module.DESCRIPTOR.services_by_name[name], methods) for module, name, methods in services]
@@ -68,6 +72,7 @@ class SemelServices:
                 times=self._times,
                 malformed=self.malformed,
                 explain=partial(with_whereabouts, node),
+                rights=partial(rights_of, node),
             )
             for service, methods in described
         }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from semel.broker.acls.rights import rights_of_call
 from semel.broker.listeners.grpc.edge import Context
+from semel.broker.permitted import transactions
 from semel.broker.services import Services
 from semel.protocol.api.shared_transactions import (
     NO_SEQUENCE,
@@ -27,7 +29,9 @@ class SharedTransactionService:
     async def open_shared_transaction(
         self, request: shared_pb2.OpenSharedTransactionRequest, _context: Context
     ) -> shared_pb2.OpenSharedTransactionResponse:
-        response = await self._node.transactions.open_shared(
+        response = await transactions.open_shared(
+            self._node,
+            rights_of_call(),
             OpenSharedRequest(
                 request.key,
                 request.attempt,
@@ -37,7 +41,7 @@ class SharedTransactionService:
                 request.writer,
                 request.one_off,
                 request.run,
-            )
+            ),
         )
         return shared_pb2.OpenSharedTransactionResponse(
             transactional_id=response.transactional_id,
@@ -48,7 +52,9 @@ class SharedTransactionService:
     async def commit_shared_transaction(
         self, request: shared_pb2.CommitSharedTransactionRequest, _context: Context
     ) -> shared_pb2.CommitSharedTransactionResponse:
-        response = await self._node.transactions.commit_shared(
+        response = await transactions.commit_shared(
+            self._node,
+            rights_of_call(),
             CommitSharedRequest(
                 request.key,
                 request.attempt,
@@ -58,7 +64,7 @@ class SharedTransactionService:
                 request.sequence if request.HasField("sequence") else NO_SEQUENCE,
                 request.one_off,
                 request.run,
-            )
+            ),
         )
         return shared_pb2.CommitSharedTransactionResponse(
             decision=_decision_message(response.decision),
@@ -68,21 +74,25 @@ class SharedTransactionService:
     async def abort_shared_transaction(
         self, request: shared_pb2.AbortSharedTransactionRequest, _context: Context
     ) -> shared_pb2.AbortSharedTransactionResponse:
-        await self._node.transactions.abort_shared(AbortSharedRequest(request.key, request.attempt, request.one_off))
+        await transactions.abort_shared(
+            self._node, rights_of_call(), AbortSharedRequest(request.key, request.attempt, request.one_off)
+        )
         return shared_pb2.AbortSharedTransactionResponse()
 
     async def leave_shared_transaction(
         self, request: shared_pb2.LeaveSharedTransactionRequest, _context: Context
     ) -> shared_pb2.LeaveSharedTransactionResponse:
-        await self._node.transactions.leave_shared(
-            LeaveSharedRequest(request.key, request.attempt, producer_of(request.producer))
+        await transactions.leave_shared(
+            self._node,
+            rights_of_call(),
+            LeaveSharedRequest(request.key, request.attempt, producer_of(request.producer)),
         )
         return shared_pb2.LeaveSharedTransactionResponse()
 
     async def describe_shared_transaction(
         self, request: shared_pb2.DescribeSharedTransactionRequest, _context: Context
     ) -> shared_pb2.SharedTransactionDescription:
-        found = await self._node.transactions.describe_shared(DescribeSharedRequest(request.key))
+        found = await transactions.describe_shared(self._node, rights_of_call(), DescribeSharedRequest(request.key))
         return shared_pb2.SharedTransactionDescription(
             key=found.key,
             attempt=found.attempt,

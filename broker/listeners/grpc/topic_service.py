@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from semel.broker.handlers import configs
-from semel.broker.handlers.delete_records import delete_records
-from semel.broker.handlers.list_offsets import list_offsets
+from semel.broker.acls.rights import rights_of_call
 from semel.broker.handlers.newest import know_topics
-from semel.broker.handlers.topics import changes as topics
 from semel.broker.listeners.grpc.convert import filled, isolation_of, topic_message, unique_items
 from semel.broker.listeners.grpc.edge import Context
 from semel.broker.listeners.grpc.errors import item_error
 from semel.broker.listeners.grpc.whereabouts import address_of_other
+from semel.broker.permitted import configs, topics
 from semel.broker.services import Services
 from semel.protocol.api.elsewhere import elsewhere
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
@@ -39,14 +37,14 @@ class TopicService:
             NewTopic(topic.name, topic.num_partitions or -1, topic.replication_factor or -1, dict(topic.configs))
             async for topic in in_turns(request.topics)
         ]
-        results = await topics.create_topics(self._node, wanted, validate_only=request.validate_only)
+        results = await topics.create_topics(self._node, rights_of_call(), wanted, validate_only=request.validate_only)
         message = topics_pb2.CreateTopicsResponse()
         return await filled(message, message.topics, map(topic_message, results))
 
     async def delete_topics(
         self, request: topics_pb2.DeleteTopicsRequest, _context: Context
     ) -> topics_pb2.DeleteTopicsResponse:
-        results = await topics.delete_topics(self._node, request.topics)
+        results = await topics.delete_topics(self._node, rights_of_call(), request.topics)
         message = topics_pb2.DeleteTopicsResponse()
         return await filled(
             message,
@@ -61,17 +59,25 @@ class TopicService:
         self, request: topics_pb2.CreatePartitionsRequest, _context: Context
     ) -> topics_pb2.CreatePartitionsResponse:
         await topics.create_partitions(
-            self._node, request.topic, request.total_count, validate_only=request.validate_only
+            self._node,
+            rights_of_call(),
+            request.topic,
+            request.total_count,
+            validate_only=request.validate_only,
         )
         return topics_pb2.CreatePartitionsResponse()
 
     async def describe_configs(
         self, request: topics_pb2.DescribeConfigsRequest, _context: Context
     ) -> topics_pb2.DescribeConfigsResponse:
+        rights = rights_of_call()
         kind = self._resource_here(request)
+        configs.check(rights, kind.value, request.resource_name)
         if kind is ResourceType.TOPIC:
             await know_topics(self._node, [request.resource_name])
-        entries = configs.describe_configs(self._node, kind, request.resource_name, tuple(dict.fromkeys(request.names)))
+        entries = configs.describe_configs(
+            self._node, rights, kind, request.resource_name, tuple(dict.fromkeys(request.names))
+        )
         return topics_pb2.DescribeConfigsResponse(
             entries=[
                 topics_pb2.ConfigEntry(
@@ -98,6 +104,7 @@ class TopicService:
             )
         await configs.alter_configs(
             self._node,
+            rights_of_call(),
             AlterConfigsRequest(
                 self._resource_here(request),
                 request.resource_name,
@@ -114,7 +121,9 @@ class TopicService:
         timestamps = await unique_items(
             (TopicPartition(item.topic, item.partition), item.timestamp_ms) for item in request.items
         )
-        found = await list_offsets(self._node, ListOffsetsRequest(timestamps, isolation_of(request.isolation)))
+        found = await topics.offsets(
+            self._node, rights_of_call(), ListOffsetsRequest(timestamps, isolation_of(request.isolation))
+        )
         message = topics_pb2.ListOffsetsResponse()
         return await filled(
             message,
@@ -138,7 +147,7 @@ class TopicService:
         before = await unique_items(
             (TopicPartition(item.topic, item.partition), item.before_offset) for item in request.items
         )
-        deleted = await delete_records(self._node, before)
+        deleted = await topics.delete(self._node, rights_of_call(), before)
         message = topics_pb2.DeleteRecordsResponse()
         return await filled(
             message,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from semel.broker.handlers.add_partitions import add_partitions
-from semel.broker.handlers.offset_commit import commit_offsets
+from semel.broker.acls.rights import rights_of_call
 from semel.broker.listeners.grpc.convert import filled, offset_commit, optional_producer, topic_partitions
 from semel.broker.listeners.grpc.edge import Context
 from semel.broker.listeners.grpc.errors import item_error
+from semel.broker.permitted import transactions
 from semel.broker.services import Services
 from semel.protocol.api.shared_transactions import NO_SEQUENCE
 from semel.protocol.api.transactions import (
@@ -34,14 +34,16 @@ class TransactionService:
     async def init_producer_id(
         self, request: transactions_pb2.InitProducerIdRequest, _context: Context
     ) -> transactions_pb2.InitProducerIdResponse:
-        response = await self._node.transactions.init_producer_id(
+        response = await transactions.init_producer_id(
+            self._node,
+            rights_of_call(),
             InitProducerIdRequest(
                 request.transactional_id or None,
                 request.transaction_timeout_ms,
                 optional_producer(request.producer, request.HasField("producer")),
                 request.two_phase,
                 request.keep_prepared,
-            )
+            ),
         )
         return transactions_pb2.InitProducerIdResponse(
             producer=producer_message(response.producer),
@@ -51,8 +53,9 @@ class TransactionService:
     async def add_partitions(
         self, request: transactions_pb2.AddPartitionsRequest, _context: Context
     ) -> transactions_pb2.AddPartitionsResponse:
-        response = await add_partitions(
+        response = await transactions.add_to_transaction(
             self._node,
+            rights_of_call(),
             AddPartitionsToTxnRequest(
                 request.transactional_id, producer_of(request.producer), await topic_partitions(request.topics)
             ),
@@ -78,8 +81,9 @@ class TransactionService:
             async for item in in_turns(request.items)
             if item.HasField("expected_offset")
         }
-        response = await commit_offsets(
+        response = await transactions.commit_offsets_in_transaction(
             self._node,
+            rights_of_call(),
             replace(
                 asked,
                 transactional_id=request.transactional_id,
@@ -102,7 +106,9 @@ class TransactionService:
     async def end_transaction(
         self, request: transactions_pb2.EndTransactionRequest, _context: Context
     ) -> transactions_pb2.EndTransactionResponse:
-        response = await self._node.transactions.end_txn(
+        response = await transactions.end_transaction(
+            self._node,
+            rights_of_call(),
             EndTxnRequest(
                 request.transactional_id,
                 producer_of(request.producer),
@@ -110,7 +116,7 @@ class TransactionService:
                 token=request.token,
                 payload=request.payload,
                 sequence=request.sequence if request.HasField("sequence") else NO_SEQUENCE,
-            )
+            ),
         )
         return transactions_pb2.EndTransactionResponse(
             producer=producer_message(response.producer), already_committed=response.already_committed
@@ -119,7 +125,9 @@ class TransactionService:
     async def list_transactions(
         self, request: transactions_pb2.ListTransactionsRequest, _context: Context
     ) -> transactions_pb2.ListTransactionsResponse:
-        response = await self._node.transactions.list(
+        response = await transactions.list_transactions(
+            self._node,
+            rights_of_call(),
             ListTransactionsRequest(
                 frozenset(request.states),
                 frozenset(request.producer_ids),
@@ -149,7 +157,9 @@ class TransactionService:
     async def describe_transaction(
         self, request: transactions_pb2.DescribeTransactionRequest, _context: Context
     ) -> transactions_pb2.TransactionDescription:
-        found = await self._node.transactions.describe(DescribeTransactionRequest(request.transactional_id))
+        found = await transactions.describe_transaction(
+            self._node, rights_of_call(), DescribeTransactionRequest(request.transactional_id)
+        )
         return transactions_pb2.TransactionDescription(
             transactional_id=found.transactional_id,
             state=found.state,
@@ -164,5 +174,7 @@ class TransactionService:
     async def abort_transaction(
         self, request: transactions_pb2.AbortTransactionRequest, _context: Context
     ) -> transactions_pb2.AbortTransactionResponse:
-        await self._node.transactions.abort(AbortTransactionRequest(request.transactional_id))
+        await transactions.abort_transaction(
+            self._node, rights_of_call(), AbortTransactionRequest(request.transactional_id)
+        )
         return transactions_pb2.AbortTransactionResponse()

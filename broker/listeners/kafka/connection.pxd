@@ -28,6 +28,8 @@ cdef class KafkaConnection:
     cdef public object peer
     cdef public object peer_node
     cdef public object authentication
+    cdef public object access
+    cdef public object all_rights
     cdef public object _view
     cdef public Py_ssize_t _start
     cdef public Py_ssize_t _end

@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from semel.broker.acls.rights import ALL_RIGHTS
 from semel.broker.listeners.acceptor import IN_PROCESS
 from semel.broker.listeners.kafka.large_frame import BLOCK_BYTES, LargeFrame
 from semel.broker.listeners.kafka.output import Output
@@ -37,6 +38,7 @@ from semel.protocol.kafka.wire import RequestHeader, WireFormatError, parse_requ
 from semel.runtime.telemetry.buckets import REQUEST_SECONDS
 
 if TYPE_CHECKING:
+    from semel.broker.acls.authorizer import Access
     from semel.broker.config.kafka_limits import KafkaLimits
     from semel.broker.listeners.kafka.registry import ApiRegistry
     from semel.broker.listeners.kafka.request_memory import MemoryClaim, RequestMemory
@@ -117,6 +119,10 @@ class Listener(Protocol):
 
     def disconnected(self, connection: KafkaConnection) -> None: ...
 
+    def admitted(self, connection: KafkaConnection) -> None:
+        """The client has proven who it is."""
+        ...
+
     def room_ran_out(self, connection: KafkaConnection, wanted: int) -> None:
         """Say who holds the room that a request has to wait for, now and then."""
         ...
@@ -158,6 +164,10 @@ class KafkaConnection:
         """The node at the other end, where it has proven to be one of this cluster."""
         self.authentication: Authentication | None = None
         """How the client proves who it is; None where nobody asks."""
+        self.access: Access | None = None
+        """What the client may do; None for everything."""
+        self.all_rights = ALL_RIGHTS
+        """What it has where it may do everything."""
         self._view = memoryview(_NO_BLOCK)
         self._start = self._end = BLOCK_BYTES
         # A frame that has a buffer of its own, while it is being received.
@@ -465,8 +475,15 @@ class KafkaConnection:
         self.authentication = authentication
         self._api_of, self._request_bytes_max = apis, request_bytes_max
 
+    def certificate(self) -> bytes | None:
+        """Return the client's certificate in DER, which was checked; None where it showed none."""
+        connection = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        der: bytes | None = None if connection is None else connection.getpeercert(binary_form=True)
+        return der
+
     def admit(self) -> None:
         """Serve everything: the client has proven who it is."""
+        self._listener.admitted(self)
         self._api_of = self._listener.registry.get
         self._request_bytes_max = self._limits.socket_request_max_bytes
 

@@ -6,6 +6,7 @@ from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
 from semel.broker.listeners.kafka.limits import entries_max
 from semel.broker.listeners.kafka.registry import LATER, Answer, Api, RequestContext
+from semel.broker.permitted.produce import begin_produce
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.fetch import FETCH_MAX_VERSION, FETCH_MIN_VERSION, FetchRequest, FetchResponse
@@ -34,13 +35,18 @@ def produce_api(handler: ProduceHandler) -> Api:
                 _abort_on_error(context, response)
                 context.answer(None)
 
-            response = handler.begin(request, version, dropped, context)
+            response = begin_produce(handler, context.rights, request, version, dropped, context)
             if response is None:
                 return LATER
             _abort_on_error(context, response)
             return None
-        response = handler.begin(
-            request, version, lambda response: context.answer(response.frame(version, context.correlation_id)), context
+        response = begin_produce(
+            handler,
+            context.rights,
+            request,
+            version,
+            lambda response: context.answer(response.frame(version, context.correlation_id)),
+            context,
         )
         return LATER if response is None else response.frame(version, context.correlation_id)
 
@@ -68,7 +74,10 @@ def fetch_api(handler: FetchHandler) -> Api:
         version = context.api_version
         request = FetchRequest.parse(frame, version, body, entries_max(context.node))
         begun = handler.begin(
-            request, version, lambda response: context.answer(response.frame(version, context.correlation_id))
+            request,
+            version,
+            lambda response: context.answer(response.frame(version, context.correlation_id)),
+            rights=context.rights,
         )
         if isinstance(begun, FetchResponse):
             return begun.frame(version, context.correlation_id)

@@ -183,6 +183,9 @@ class FrameListener(ABC):
         if self._emptied is not None and not self._connections:
             self._emptied.set()
 
+    def admitted(self, connection: KafkaConnection) -> None:  # noqa: B027 - only one listener asks who somebody is
+        """The client has proven who it is."""
+
     def room_ran_out(self, connection: KafkaConnection, wanted: int) -> None:
         """Say who holds the room that a request has to wait for, now and then."""
         now = self.loop.time()

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from semel.broker.acls.principals import principal_of_certificate, principal_of_user
+from semel.broker.acls.rights import Rights
 from semel.broker.config.kafka_limits import KafkaLimits, parse_connection_overrides
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
@@ -15,6 +17,7 @@ from semel.broker.listeners.kafka.authentication import AUTHENTICATION_APIS, REQ
 from semel.broker.listeners.kafka.data_plane import fetch_api, produce_api
 from semel.broker.listeners.kafka.frame_listener import FrameListener
 from semel.broker.users.authentication import Authentication
+from semel.protocol.acls import ANONYMOUS
 from semel.protocol.kafka.api import ApiKey, WireFormatError
 
 if TYPE_CHECKING:
@@ -129,7 +132,26 @@ class KafkaListener(FrameListener):
             mechanisms = self.node.config.sasl_enabled_mechanisms
             here = Authentication(self._users, mechanisms, self.loop.time())
             connection.ask_who(here, self._before_authentication, REQUEST_BYTES_MAX)
+        self._give_access(connection)
         return super().connected(connection)
+
+    def admitted(self, connection: KafkaConnection) -> None:
+        """See `FrameListener.admitted`. From here on it may do what its user may."""
+        self._give_access(connection)
+
+    def _give_access(self, connection: KafkaConnection) -> None:
+        if connection.address == IN_PROCESS or not self.node.authorizer.is_on:
+            return
+        here = connection.authentication
+        if here is not None and here.verifier is not None:
+            principal = principal_of_user(here.user)
+        elif here is not None:
+            principal = ANONYMOUS  # it is served nothing that asks for a right, until it has proven its user
+        else:
+            principal = principal_of_certificate(connection.certificate())
+        connection.access = self.node.authorizer.access(principal, connection.address)
+        if connection.access is None:
+            connection.all_rights = Rights(None, "", (), principal)
 
     def _before_authentication(self, key: int) -> Api | None:
         api = self.registry.get(key)

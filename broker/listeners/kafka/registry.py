@@ -18,6 +18,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
+from semel.broker.acls.requirements import KAFKA
+from semel.broker.acls.rights import Rights
 from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.errors import SemelError
 from semel.protocol.kafka.api import (
@@ -35,6 +37,7 @@ from semel.runtime.threads import Threads
 from semel.runtime.turns import CallerGoneError, set_is_gone
 
 if TYPE_CHECKING:
+    from semel.broker.acls.authorizer import Access
     from semel.broker.services import Services
     from semel.broker.users.authentication import Authentication
 
@@ -57,6 +60,16 @@ class Connection(Protocol):
     @property
     def authentication(self) -> Authentication | None:
         """How the client proves who it is; None where nobody asks."""
+        ...
+
+    @property
+    def access(self) -> Access | None:
+        """What the client may do; None for everything."""
+        ...
+
+    @property
+    def all_rights(self) -> Rights:
+        """The rights of a client that may do everything."""
         ...
 
     def admit(self) -> None:
@@ -148,6 +161,15 @@ class RequestContext:
     def authentication(self) -> Authentication | None:
         """How the client proves who it is; None where nobody asks."""
         return self._connection.authentication
+
+    @property
+    def rights(self) -> Rights:
+        """What the client may do with this request."""
+        access = self._connection.access
+        if access is None:
+            return self._connection.all_rights
+        key = ApiKey(self.api_key)
+        return Rights(access, key.name, KAFKA[key])
 
     def admit(self) -> None:
         """Serve this connection everything from now on."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from kafka_tools import KafkaTools
 from live_node import LiveNode
+from permitted_node import PERMITTED, acl
 from user_files import ALICE, set_user
 
 PASSWORD = "wonder=,land"
@@ -58,3 +59,34 @@ def test_S6_a_wrong_password_gets_nothing(node: LiveNode, tools: KafkaTools, tmp
         refused = tools.run("topics", *where, "--command-config", settings(tmp_path, mechanism, "wrong"), "--list")
         assert refused.code != 0
         assert "authentication failed: wrong user or password" in refused.output + refused.errors
+
+
+def test_kafka_acls_makes_lists_and_removes_acls(tmp_path: Path, each_tools: KafkaTools) -> None:
+    users = set_user(tmp_path / "users", password=PASSWORD)
+    listens = dict.fromkeys(("kafka_listen", "grpc_listen"), "sasl://127.0.0.1:0")
+    permitted = {**PERMITTED, "super_users": f"User:{ALICE}"}
+    with LiveNode(tmp_path, **listens, sasl_users_location=str(users), **permitted) as live:
+        where = ("--bootstrap-server", str(live.node.kafka_address), "--command-config")
+        where = (*where, settings(tmp_path, "SCRAM-SHA-256"))
+        producer = ("--allow-principal", "User:bob", "--producer", "--topic", "orders")
+        each_tools.run("acls", *where, "--add", *producer).succeeded()
+        denied = (
+            "--deny-principal",
+            "User:*",
+            "--operation",
+            "All",
+            "--group",
+            "g-",
+            "--resource-pattern-type",
+            "prefixed",
+        )
+        each_tools.run("acls", *where, "--add", *denied).succeeded()
+        assert live.node.metadata.image.acls == {
+            *(acl(each, "topic:orders", principal="User:bob") for each in ("WRITE", "DESCRIBE", "CREATE")),
+            acl("ALL", "group:g-*", principal="User:*", denies=True),
+        }
+        listed = each_tools.run("acls", *where, "--list", "--topic", "orders").succeeded().output
+        assert "User:bob" in listed
+        assert "WRITE" in listed
+        each_tools.run("acls", *where, "--remove", "--force", *producer).succeeded()
+        assert live.node.metadata.image.acls == {acl("ALL", "group:g-*", principal="User:*", denies=True)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -33,9 +34,19 @@ def _names(value: Any) -> Iterator[str]:
             yield from _names(item)
 
 
-async def call(port: int, key: ApiKey, version: int, /, **values: Any) -> Any:
+async def call(port: int, key: ApiKey, version: int, /, *, tls: ssl.SSLContext | None = None, **values: Any) -> Any:
     """Send one request on a connection of its own and return kio's response."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    answer = await answer_to(port, key, version, tls=tls, **values)
+    response, read = entity_reader(load_entity(key, version, "response"))(answer, 0)
+    assert read == len(answer)
+    return response
+
+
+async def answer_to(
+    port: int, key: ApiKey, version: int, /, *, tls: ssl.SSLContext | None = None, **values: Any
+) -> bytes:
+    """Send one request on a connection of its own and return the body of the response."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
     try:
         frame = build_request_header(key, version, 7, "test") + request_body(key, version, **values)
         writer.write(len(frame).to_bytes(4, "big") + frame)
@@ -46,6 +57,4 @@ async def call(port: int, key: ApiKey, version: int, /, **values: Any) -> Any:
         await writer.wait_closed()
     correlation_id, body = parse_response_header(answer, key, version)
     assert correlation_id == 7
-    response, read = entity_reader(load_entity(key, version, "response"))(answer, body)
-    assert body + read == size
-    return response
+    return answer[body:]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from semel.broker.acls.authorizer import Access
+from semel.broker.acls.rights import ALL_RIGHTS
 from semel.broker.listeners.kafka import all_apis
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.node import Node
@@ -12,6 +14,8 @@ class Peer:
     """A connection that is only asked for its address."""
 
     peer = "127.0.0.1:1"
+    access: Access | None = None
+    all_rights = ALL_RIGHTS
 
     def answered(self, exclusive: bool) -> None: ...
 

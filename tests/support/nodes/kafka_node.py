@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from semel.broker.acls.authorizer import Authorizer
 from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.listeners.kafka.listener import KafkaListener
@@ -19,6 +20,7 @@ from semel.broker.logs.offline import OfflineLogs
 from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.image import BrokerImage, TopicImage
+from semel.protocol.acls import Acl
 from semel.protocol.api.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -67,6 +69,7 @@ class FakeMetadata:
         self.topics: dict[str, TopicImage] = {}
         self.image = self
         self.sequence = 7
+        self.acls: frozenset[Acl] = frozenset()
         self.brokers = {NODE_ID: BrokerImage(NODE_ID, "", "", "broker.example", 9092, "broker.example", 9094, "")}
 
     def topic(self, name: str) -> TopicImage | None:
@@ -128,6 +131,7 @@ class FakeNode:
 
     def __post_init__(self) -> None:
         self.metadata = FakeMetadata()
+        self.authorizer = Authorizer(NodeConfig(), self.metadata)
         self.transactions = FakeTransactions()
         self.config = NodeConfig(node_id=NODE_ID)
         self.logs = FakeLogs()

@@ -19,6 +19,7 @@ from semel.broker.config.node_config import (
     value_of,
 )
 from semel.broker.config.page import configuration_page
+from semel.broker.config.permissions import STANDARD_AUTHORIZER
 from semel.broker.config.sources import (
     Address,
     LoadedConfig,
@@ -140,6 +141,7 @@ def test_no_setting_looks_like_a_kubernetes_service_variable() -> None:
     encrypted = {"SEMEL_KAFKA_LISTEN": "tls://127.0.0.1:1", "SEMEL_SSL_CLIENT_AUTH": "required"}
     encrypted |= {f"SEMEL_SSL_{file}_LOCATION": "file.pem" for file in ("CERTIFICATE", "KEY", "CA")}
     asking = {"SEMEL_KAFKA_LISTEN": "sasl://127.0.0.1:1", "SEMEL_SASL_USERS_LOCATION": "users"}
+    permitted = {"SEMEL_AUTHORIZER_CLASS_NAME": STANDARD_AUTHORIZER, "SEMEL_SUPER_USERS": "User:admin"}
     for name in (one.name for one in SETTINGS.values() if not one.only_dynamic):
         value = SETTINGS[name].format(value_of(NodeConfig(), name)) or "sqlite:///x"
         if name.endswith(("advertised", "metrics.listen", "peer.listen")):
@@ -148,7 +150,10 @@ def test_no_setting_looks_like_a_kubernetes_service_variable() -> None:
             value = "10.0.0.1:1"
         elif SETTINGS[name].choices:
             value = SETTINGS[name].choices[-1]
-        others = encrypted if name.startswith("ssl.") else asking if name.startswith("sasl.") else {}
+        elif name == "super.users":
+            value = "User:root"
+        parts = {"ssl": encrypted, "sasl": asking, "authorizer": permitted, "super": permitted, "allow": permitted}
+        others = parts.get(name.partition(".")[0], {})
         assert load_config(environment={**others, environment_name(name): value}).source(name) is Source.ENVIRONMENT
 
 
@@ -366,3 +371,21 @@ def test_the_address_of_the_metrics_may_be_left_out_but_not_be_wrong() -> None:
     assert load_config(environment={"SEMEL_METRICS_LISTEN": "[::1]:0"}).config.metrics_listen == "[::1]:0"
     with pytest.raises(ConfigError, match=r"metrics\.listen = 9095 is not HOST:PORT"):
         load_config(environment={"SEMEL_METRICS_LISTEN": "9095"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"SEMEL_AUTHORIZER_CLASS_NAME": STANDARD_AUTHORIZER}, "nobody could make the first ACL"),
+        ({"SEMEL_SUPER_USERS": "User:admin"}, "super.users has no effect without authorizer.class.name"),
+        ({"SEMEL_ALLOW_EVERYONE_IF_NO_ACL_FOUND": "true"}, "allow.everyone.if.no.acl.found has no effect"),
+        (
+            {"SEMEL_AUTHORIZER_CLASS_NAME": STANDARD_AUTHORIZER, "SEMEL_SUPER_USERS": "User:a;admin"},
+            "admin is no principal",
+        ),
+        ({"SEMEL_AUTHORIZER_CLASS_NAME": "com.example.Own"}, "authorizer.class.name"),
+    ],
+)
+def test_permissions_without_effect_or_without_a_beginning_are_refused(settings: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load_config(environment=settings)

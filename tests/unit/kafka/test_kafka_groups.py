@@ -570,7 +570,7 @@ def test_groups_are_described_in_every_version(tmp_path: Path, version: int) -> 
         assert (described.client_host, described.member_assignment) == ("/127.0.0.1", b"1")
         assert described.member_metadata == SUBSCRIPTION
         if version >= 3:
-            assert found.authorized_operations == 0b1_0100_1000
+            assert found.authorized_operations == 0b1101_0100_1000
         if version >= 4:
             assert described.group_instance_id == "i-1"
         assert (missing.group_id, missing.group_state, missing.members) == ("no", "Dead", ())

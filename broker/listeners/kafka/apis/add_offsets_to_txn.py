@@ -9,6 +9,7 @@ from __future__ import annotations
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.transactions import add_group_to_transaction
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch
 from semel.protocol.kafka.api import ApiKey
@@ -22,7 +23,9 @@ async def handle_add_offsets_to_txn(context: RequestContext, body: memoryview) -
     request = parse_request(ApiKey.ADD_OFFSETS_TO_TXN, version, body)
     code = ErrorCode.NONE
     try:
-        await context.node.groups.add_to_transaction(
+        await add_group_to_transaction(
+            context.node,
+            context.rights,
             request.transactional_id,
             ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
             request.group_id,

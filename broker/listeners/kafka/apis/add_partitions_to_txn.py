@@ -15,7 +15,7 @@ from semel.broker.listeners.kafka.apis.bounded_concurrency import bounded_concur
 from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
-from semel.broker.services import Services
+from semel.broker.permitted.transactions import add_to_transaction
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, TransactionVersion
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
@@ -34,7 +34,7 @@ async def handle_add_partitions_to_txn(context: RequestContext, body: memoryview
     if version < _BATCHED_MIN_VERSION:
         topics = request.v3_and_below_topics
         errors = await _outcome(
-            context.node,
+            context,
             AddPartitionsToTxnRequest(
                 request.v3_and_below_transactional_id,
                 ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
@@ -43,7 +43,9 @@ async def handle_add_partitions_to_txn(context: RequestContext, body: memoryview
             ),
         )
         return await write_response(context, results_by_topic_v3_and_below=await _results(topics, errors, version))
-    outcomes = await bounded_concurrency(request.transactions, lambda item: _outcome_of_node(context.node, item))
+    if not context.rights.may_with_cluster():
+        return await write_response(context, error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    outcomes = await bounded_concurrency(request.transactions, lambda item: _outcome_of_node(context, item))
     return await write_response(
         context,
         results_by_transaction=[
@@ -53,8 +55,8 @@ async def handle_add_partitions_to_txn(context: RequestContext, body: memoryview
     )
 
 
-async def _outcome_of_node(node: Services, item: Any) -> _Errors:
-    return await _outcome(node, await _of_node(item))
+async def _outcome_of_node(context: RequestContext, item: Any) -> _Errors:
+    return await _outcome(context, await _of_node(item))
 
 
 async def _of_node(item: Any) -> AddPartitionsToTxnRequest:
@@ -67,13 +69,14 @@ async def _of_node(item: Any) -> AddPartitionsToTxnRequest:
     )
 
 
-async def _outcome(node: Services, request: AddPartitionsToTxnRequest) -> _Errors:
+async def _outcome(context: RequestContext, request: AddPartitionsToTxnRequest) -> _Errors:
     """What became of each partition; a refusal of the whole request is one of all its partitions."""
     try:
         if request.verify_only:
-            return (await node.transactions.verify(request)).errors
-        by_a_node = request.version >= TransactionVersion.V2
-        return (await add_partitions(node, request, offsets_allowed=by_a_node)).errors
+            return (await context.node.transactions.verify(request)).errors
+        if request.version >= TransactionVersion.V2:
+            return (await add_partitions(context.node, request, offsets_allowed=True)).errors
+        return (await add_to_transaction(context.node, context.rights, request)).errors
     except SemelError as error:
         return dict.fromkeys(request.partitions, error.code)
 

@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from semel.broker.handlers.configs import alter_configs
-from semel.broker.listeners.kafka.apis.config_values import resource_of
+from semel.broker.listeners.kafka.apis.config_values import is_known, resource_of
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
-from semel.broker.services import Services
+from semel.broker.permitted import configs
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.kafka.api import ApiKey
@@ -34,7 +33,7 @@ async def alter_each(context: RequestContext, key: ApiKey, body: memoryview, cha
     responses: dict[tuple[int, str], dict[str, Any]] = {}
     async for each in in_turns(request.resources):
         resource = (each.resource_type, each.resource_name)
-        error = await _alter(context.node, each, times[resource], request.validate_only, changes)
+        error = await _alter(context, each, times[resource], request.validate_only, changes)
         responses[resource] = {
             "error_code": ErrorCode.NONE if error is None else error.code,
             "error_message": None if error is None else error.message,
@@ -44,13 +43,17 @@ async def alter_each(context: RequestContext, key: ApiKey, body: memoryview, cha
     return await write_response(context, responses=list(responses.values()))
 
 
-async def _alter(node: Services, resource: Any, times: int, validate_only: bool, changes: Changes) -> SemelError | None:
+async def _alter(
+    context: RequestContext, resource: Any, times: int, validate_only: bool, changes: Changes
+) -> SemelError | None:
     try:
         if times > 1:
             raise UsageError(f"{resource.resource_name[:300]!r} is in the request more than once")
+        if is_known(resource.resource_type):
+            configs.check(context.rights, resource.resource_type, resource.resource_name)
         kind, name = resource_of(resource.resource_type, resource.resource_name)
         _check_settings(resource.configs)
-        await alter_configs(node, changes(kind, name, resource.configs, validate_only))
+        await configs.alter_configs(context.node, context.rights, changes(kind, name, resource.configs, validate_only))
     except SemelError as error:
         return error
     return None

@@ -56,6 +56,11 @@ def config_type(entry: ConfigEntry) -> int:
     return _PASSWORD if entry.is_sensitive else _TYPES[entry.type]
 
 
+def is_known(resource_type: int) -> bool:
+    """Return whether Kafka has settings of such resources: then a right is asked for first."""
+    return resource_type in set(KafkaResourceType)
+
+
 def resource_of(resource_type: int, name: str) -> tuple[ResourceType, str]:
     """Return what is meant. Kafka's broker without a name is all of them. Raises `UsageError` (INVALID_REQUEST)."""
     if resource_type == KafkaResourceType.TOPIC:

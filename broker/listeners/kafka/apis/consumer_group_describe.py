@@ -7,13 +7,14 @@ do not fit get COORDINATOR_LOAD_IN_PROGRESS, for which Kafka's clients ask again
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from semel.broker.listeners.kafka.apis.bounded_concurrency import bounded_concurrency
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
-from semel.broker.listeners.kafka.authorized_operations import GROUP_OPERATIONS
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.groups import describe_consumers
+from semel.protocol.acls import NOT_ASKED_FOR, ResourceType
 from semel.protocol.api.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescription,
@@ -24,7 +25,6 @@ from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import Values
 
-OPERATIONS_NOT_ASKED: Final = -(2**31)
 CLASSIC_MEMBER: Final = 0
 CONSUMER_MEMBER: Final = 1
 
@@ -52,23 +52,24 @@ class _Room:
 
 async def handle_consumer_group_describe(context: RequestContext, body: memoryview) -> bytes:
     request = await read_request(context, body)
-    operations = GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_NOT_ASKED
     # Each group once: a short request could otherwise have the same group written out without end.
     asked = list(dict.fromkeys(request.group_ids))
     room = _Room()
-    groups = await bounded_concurrency(asked, lambda group_id: _describe(context, group_id, operations, room))
+    groups = await bounded_concurrency(asked, lambda group_id: _describe(context, group_id, room, request))
     return await write_response(context, groups=groups)
 
 
-async def _describe(context: RequestContext, group_id: str, operations: int, room: _Room) -> Values:
+async def _describe(context: RequestContext, group_id: str, room: _Room, request: Any) -> Values:
     if room.is_used_up:
         return _no_room(group_id)
     try:
-        group = await context.node.groups.describe_consumers(ConsumerGroupDescribeRequest(group_id))
+        group = await describe_consumers(context.node, context.rights, ConsumerGroupDescribeRequest(group_id))
     except SemelError as error:
         return {"group_id": group_id, "error_code": coordinator_code(error), "error_message": error.message}
     if not room.take(group):
         return _no_room(group_id)
+    asks = request.include_authorized_operations
+    operations = context.rights.operations(ResourceType.GROUP, group_id) if asks else NOT_ASKED_FOR
     return {"group_id": group_id, "authorized_operations": operations, **_values(group)}
 
 

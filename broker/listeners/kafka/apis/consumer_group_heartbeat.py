@@ -11,6 +11,7 @@ from typing import Any, Final
 from semel.broker.listeners.kafka.apis.coordinator_errors import client_host, coordinator_code
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.groups import consumer_heartbeat
 from semel.protocol.api.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     Partitions,
@@ -44,7 +45,7 @@ async def handle_consumer_group_heartbeat(context: RequestContext, body: memoryv
         needs_member_id=version < FIRST_VERSION_WITH_REGEX,
     )
     try:
-        response = await context.node.groups.consumer_heartbeat(heartbeat)
+        response = await consumer_heartbeat(context.node, context.rights, heartbeat)
     except SemelError as error:
         return await write_response(
             context,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from semel.broker.handlers.topics.changes import MorePartitions, create_partitions_of_many
+from semel.broker.handlers.topics.changes import MorePartitions
 from semel.broker.listeners.kafka.apis.deadline import within
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.topics import create_partitions_of_many
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.errors import SemelError
 from semel.protocol.kafka.api import ApiKey
@@ -27,7 +28,8 @@ async def handle_create_partitions(context: RequestContext, body: memoryview) ->
     results: Iterable[TopicResult]
     try:
         results = await within(
-            to_ms(request.timeout), create_partitions_of_many(context.node, wanted, validate_only=request.validate_only)
+            to_ms(request.timeout),
+            create_partitions_of_many(context.node, context.rights, wanted, validate_only=request.validate_only),
         )
     except SemelError as error:
         results = [TopicResult(each.topic, error.code, error.message) for each in wanted]

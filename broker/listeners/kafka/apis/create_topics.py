@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from semel.broker.handlers.configs import topic_entries
-from semel.broker.handlers.topics.changes import create_topics
 from semel.broker.listeners.kafka.apis.config_values import config_source
 from semel.broker.listeners.kafka.apis.deadline import within
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.topics import create_topics, may_see_configs
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, SemelError
@@ -32,7 +32,8 @@ async def handle_create_topics(context: RequestContext, body: memoryview) -> byt
     wanted = [_new_topic(each) async for each in in_turns(request.topics) if each.name not in refused]
     try:
         results = await within(
-            to_ms(request.timeout), create_topics(context.node, wanted, validate_only=request.validate_only)
+            to_ms(request.timeout),
+            create_topics(context.node, context.rights, wanted, validate_only=request.validate_only),
         )
     except SemelError as error:
         results = tuple(TopicResult(each.name, error.code, error.message) for each in wanted)
@@ -78,9 +79,15 @@ def _answer(
             "configs": (),
         }
     partitions = result.topic.partitions
-    return {
+    made = {
         "name": result.name,
         "topic_id": (ZERO_TOPIC_ID if validate_only else result.topic.topic_id).bytes,
+    }
+    if not may_see_configs(context.rights, result.name):
+        # Neither its settings nor what comes of them are told, as in Kafka.
+        return {**made, "topic_config_error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "configs": ()}
+    return {
+        **made,
         "num_partitions": len(partitions),
         "replication_factor": len(partitions[0].replicas),
         "configs": [

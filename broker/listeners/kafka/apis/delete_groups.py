@@ -6,6 +6,7 @@ from semel.broker.listeners.kafka.apis.bounded_concurrency import bounded_concur
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.groups import delete
 from semel.protocol.api.groups import DeleteGroupRequest
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.kafka.api import ApiKey
@@ -21,7 +22,7 @@ async def handle_delete_groups(context: RequestContext, body: memoryview) -> byt
 
 async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
     try:
-        await context.node.groups.delete(DeleteGroupRequest(group_id))
+        await delete(context.node, context.rights, DeleteGroupRequest(group_id))
     except SemelError as error:
         return coordinator_code(error)
     return ErrorCode.NONE

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from semel.broker.handlers.delete_records import delete_records
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.topics import delete
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import to_ms
@@ -18,7 +18,7 @@ async def handle_delete_records(context: RequestContext, body: memoryview) -> by
         async for topic in in_turns(request.topics)
         async for item in in_turns(topic.partitions)
     }
-    results = await delete_records(context.node, before, timeout_ms=to_ms(request.timeout))
+    results = await delete(context.node, context.rights, before, timeout_ms=to_ms(request.timeout))
     return await write_response(
         context,
         topics=[

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from semel.broker.handlers.topics.changes import delete_topics
 from semel.broker.listeners.kafka.apis.deadline import within
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.topics import delete_topics
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ZERO_TOPIC_ID, TopicId
@@ -36,7 +36,7 @@ async def handle_delete_topics(context: RequestContext, body: memoryview) -> byt
             else:
                 wanted.append(each.name if each.name is not None else TopicId(each.topic_id))
     try:
-        results = await within(to_ms(request.timeout), delete_topics(context.node, wanted))
+        results = await within(to_ms(request.timeout), delete_topics(context.node, context.rights, wanted))
     except SemelError as error:
         results = tuple(
             TopicResult(each, error.code, error.message)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from semel.broker.handlers import metadata
-from semel.broker.listeners.kafka.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.metadata import operations_of_cluster
+from semel.protocol.acls import NOT_ASKED_FOR
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import build_response, parse_request
@@ -50,7 +51,7 @@ def _nodes(context: RequestContext, request: Any) -> dict[str, Any]:
             if has_fenced or each.node_id not in fenced
         ],
         "cluster_authorized_operations": (
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED_FOR
+            operations_of_cluster(context.rights) if request.include_cluster_authorized_operations else NOT_ASKED_FOR
         ),
     }
 

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from semel.broker.handlers.configs import describe_configs
 from semel.broker.handlers.newest import know_topics
-from semel.broker.listeners.kafka.apis.config_values import KafkaResourceType, config_source, config_type, resource_of
+from semel.broker.listeners.kafka.apis.config_values import (
+    KafkaResourceType,
+    config_source,
+    config_type,
+    is_known,
+    resource_of,
+)
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
-from semel.broker.services import Services
+from semel.broker.permitted import configs
+from semel.protocol.acls import ResourceType
 from semel.protocol.api.metadata import ConfigEntry
 from semel.protocol.errors import SemelError
 from semel.protocol.kafka.api import ApiKey
@@ -23,7 +29,8 @@ from semel.runtime.turns import in_turns
 async def handle_describe_configs(context: RequestContext, body: memoryview) -> bytes:
     request = await read_request(context, body)
     topics = [each.resource_name for each in request.resources if each.resource_type == KafkaResourceType.TOPIC]
-    await know_topics(context.node, topics)
+    denied = await context.rights.denied(ResourceType.TOPIC, topics)
+    await know_topics(context.node, [name for name in topics if name not in denied])
     with_documentation = getattr(request, "include_documentation", False)
     return await write_response(
         context,
@@ -31,16 +38,19 @@ async def handle_describe_configs(context: RequestContext, body: memoryview) -> 
             {
                 "resource_type": each.resource_type,
                 "resource_name": each.resource_name,
-                **_described(context.node, each, request.include_synonyms, with_documentation),
+                **_described(context, each, request.include_synonyms, with_documentation),
             }
             async for each in in_turns(request.resources)
         ],
     )
 
 
-def _described(node: Services, resource: Any, with_synonyms: bool, with_documentation: bool) -> dict[str, Any]:
+def _described(context: RequestContext, resource: Any, with_synonyms: bool, with_documentation: bool) -> dict[str, Any]:
     try:
-        entries = describe_configs(node, *resource_of(resource.resource_type, resource.resource_name))
+        if is_known(resource.resource_type):
+            configs.check(context.rights, resource.resource_type, resource.resource_name)
+        kind, name = resource_of(resource.resource_type, resource.resource_name)
+        entries = configs.describe_configs(context.node, context.rights, kind, name)
     except SemelError as error:
         return {"error_code": error.code, "error_message": error.message, "configs": ()}
     # Null asks for all, and so does an empty list, as in Kafka.

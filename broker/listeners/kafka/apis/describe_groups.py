@@ -11,31 +11,29 @@ from semel.broker.listeners.kafka.apis.bounded_concurrency import bounded_concur
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.groups import describe
 from semel.group_coordinator.classic.state import GroupState
+from semel.protocol.acls import NOT_ASKED_FOR, ResourceType
 from semel.protocol.api.groups import DescribeGroupRequest, GroupDescription
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import Values
 
 FIRST_VERSION_WITH_NOT_FOUND: Final = 6
-OPERATIONS_NOT_ASKED: Final = -(2**31)
-GROUP_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8
-"""READ, DELETE and DESCRIBE by the numbers of Kafka's ACL operations: what may be done to groups."""
 
 
 async def handle_describe_groups(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
     request = await read_request(context, body)
     with_operations = version >= 3 and request.include_authorized_operations
-    operations = GROUP_OPERATIONS if with_operations else OPERATIONS_NOT_ASKED
     asked = list(dict.fromkeys(request.groups))
-    groups = await bounded_concurrency(asked, lambda group_id: _describe(context, group_id, operations))
+    groups = await bounded_concurrency(asked, lambda group_id: _describe(context, group_id, with_operations))
     return await write_response(context, groups=groups)
 
 
-async def _describe(context: RequestContext, group_id: str, operations: int) -> Values:
+async def _describe(context: RequestContext, group_id: str, with_operations: bool) -> Values:
     try:
-        group = await context.node.groups.describe(DescribeGroupRequest(group_id))
+        group = await describe(context.node, context.rights, DescribeGroupRequest(group_id))
     except SemelError as error:
         return {"group_id": group_id, "error_code": coordinator_code(error), "error_message": error.message}
     if group.state == GroupState.DEAD.value and context.api_version >= FIRST_VERSION_WITH_NOT_FOUND:
@@ -45,6 +43,7 @@ async def _describe(context: RequestContext, group_id: str, operations: int) -> 
             "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
             "error_message": f"there is no group {group_id!r}",
         }
+    operations = context.rights.operations(ResourceType.GROUP, group_id) if with_operations else NOT_ASKED_FOR
     return {"group_id": group_id, "authorized_operations": operations, **_values(group)}
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from semel.broker.handlers.log_dirs import PartitionSize, describe_log_dir
+from semel.broker.handlers.log_dirs import PartitionSize
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.cluster import data_folder
+from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
 from semel.runtime.turns import in_turns
@@ -18,7 +20,11 @@ from semel.runtime.turns import in_turns
 
 async def handle_describe_log_dirs(context: RequestContext, body: memoryview) -> bytes:
     request = await read_request(context, body)
-    found = describe_log_dir(context.node)
+    try:
+        found = data_folder(context.node, context.rights)
+    except SemelError as error:
+        # Versions before 3 have no room for the error: nothing is told, as in Kafka.
+        return await write_response(context, error_code=error.code, results=())
     partitions: Mapping[TopicPartition, PartitionSize] = found.partitions
     if request.topics is not None:
         wanted = {

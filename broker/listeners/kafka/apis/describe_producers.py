@@ -7,7 +7,7 @@ from typing import Any
 from semel.broker.handlers.partitions.lookup import partition_of
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
-from semel.broker.services import Services
+from semel.protocol.acls import ResourceType
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
@@ -26,7 +26,7 @@ async def handle_describe_producers(context: RequestContext, body: memoryview) -
             {
                 "name": name,
                 "partitions": [
-                    {"partition_index": number, **await _description(context.node, TopicPartition(name, number))}
+                    {"partition_index": number, **await _description(context, TopicPartition(name, number))}
                     async for number in in_turns(numbers)
                 ],
             }
@@ -35,9 +35,10 @@ async def handle_describe_producers(context: RequestContext, body: memoryview) -
     )
 
 
-async def _description(node: Services, tp: TopicPartition) -> dict[str, Any]:
+async def _description(context: RequestContext, tp: TopicPartition) -> dict[str, Any]:
     try:
-        partition = partition_of(node, tp)
+        context.rights.check(ResourceType.TOPIC, tp.topic)
+        partition = partition_of(context.node, tp)
     except SemelError as error:
         return {"error_code": error.code, "error_message": error.message}
     return {

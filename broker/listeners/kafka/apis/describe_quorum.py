@@ -13,7 +13,7 @@ from typing import Final
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
-from semel.protocol.errors import ErrorCode
+from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import Values
 from semel.runtime.turns import in_turns
@@ -29,6 +29,11 @@ async def handle_describe_quorum(context: RequestContext, body: memoryview) -> b
     version = context.api_version
     request = await read_request(context, body)
     node = context.node
+    try:
+        context.rights.check_cluster()
+    except SemelError as error:
+        told = {"error_message": error.message} if version >= _MESSAGES_MIN_VERSION else {}
+        return await write_response(context, error_code=error.code, **told, topics=(), nodes=())
     if node.metadata.controller_epoch < 0:
         refusal = {"error_message": "this node is not the controller now"} if version >= _MESSAGES_MIN_VERSION else {}
         return await write_response(

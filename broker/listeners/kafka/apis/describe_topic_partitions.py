@@ -11,12 +11,13 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from semel.broker.handlers import metadata
+from semel.broker.acls.rights import Rights
 from semel.broker.listeners.kafka.apis.topic_values import told_topic
-from semel.broker.listeners.kafka.authorized_operations import TOPIC_OPERATIONS
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.metadata import topic_by_name
 from semel.broker.services import Services
+from semel.protocol.acls import NOT_ASKED_FOR, ResourceType
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.errors import ErrorCode
 from semel.protocol.kafka.api import ApiKey
@@ -39,12 +40,15 @@ async def handle_describe_topic_partitions(context: RequestContext, body: memory
     following: _Cursor | None = None
     if begin.partition_index < 0:
         refused = [TopicResult(name, ErrorCode.INVALID_REQUEST) for name in names]
-        topics = [told_topic(context.node, each, (), TOPIC_OPERATIONS) for each in refused]
+        topics = [told_topic(context.node, each, (), NOT_ASKED_FOR) for each in refused]
     else:
-        names = names or sorted(context.node.metadata.image.topics)
+        if not names:
+            everything = sorted(context.node.metadata.image.topics)
+            hidden = await context.rights.denied(ResourceType.TOPIC, everything, told=False)
+            names = [name for name in everything if name not in hidden]
         limit = max(1, min(request.response_partition_limit, context.node.config.max_request_partition_size_limit))
         names = names[bisect_left(names, begin.topic_name) :]
-        topics, following = await _page(context.node, names, begin, limit)
+        topics, following = await _page(context.node, context.rights, names, begin, limit)
     return await write_response(
         context,
         topics=[_topic_values(context.node, each) async for each in in_turns(topics)],
@@ -53,17 +57,19 @@ async def handle_describe_topic_partitions(context: RequestContext, body: memory
 
 
 async def _page(
-    node: Services, names: Sequence[str], begin: _Cursor, limit: int
+    node: Services, rights: Rights, names: Sequence[str], begin: _Cursor, limit: int
 ) -> tuple[list[MetadataTopic], _Cursor | None]:
     topics: list[MetadataTopic] = []
     async for name in in_turns(names):
         if limit == 0:
             return topics, _Cursor(name, 0)
-        result = metadata.topic_by_name(node, name)
+        result = topic_by_name(node, rights, name)
         first = begin.partition_index if name == begin.topic_name else 0
         partitions = () if result.topic is None else result.topic.partitions
         taken = partitions[first : first + limit]
-        topics.append(told_topic(node, result, taken, TOPIC_OPERATIONS))
+        denied = result.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        operations = NOT_ASKED_FOR if denied else rights.operations(ResourceType.TOPIC, name)
+        topics.append(told_topic(node, result, taken, operations))
         if first + len(taken) < len(partitions):
             return topics, _Cursor(name, first + len(taken))
         limit -= len(taken)

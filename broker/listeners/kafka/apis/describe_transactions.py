@@ -7,7 +7,7 @@ from typing import Any
 from semel.broker.listeners.kafka.apis.bounded_concurrency import bounded_concurrency
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
-from semel.broker.services import Services
+from semel.broker.permitted.transactions import describe_transaction
 from semel.protocol.api.transactions import DescribeTransactionRequest
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
@@ -19,14 +19,15 @@ async def handle_describe_transactions(context: RequestContext, body: memoryview
     return await write_response(
         context,
         transaction_states=await bounded_concurrency(
-            list(dict.fromkeys(request.transactional_ids)), lambda name: _state(context.node, name)
+            list(dict.fromkeys(request.transactional_ids)), lambda name: _state(context, name)
         ),
     )
 
 
-async def _state(node: Services, transactional_id: str) -> dict[str, Any]:
+async def _state(context: RequestContext, transactional_id: str) -> dict[str, Any]:
     try:
-        found = await node.transactions.describe(DescribeTransactionRequest(transactional_id))
+        asked = DescribeTransactionRequest(transactional_id)
+        found = await describe_transaction(context.node, context.rights, asked)
     except SemelError as error:
         return _refusal(transactional_id, error.code)
     topics: dict[str, list[int]] = {}

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from semel.broker.handlers.leadership import elect_leaders
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.cluster import elect
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
@@ -24,6 +24,7 @@ async def handle_elect_leaders(context: RequestContext, body: memoryview) -> byt
     kind = getattr(request, "election_type", _PREFERRED)
     if kind not in (_PREFERRED, _UNCLEAN):
         return await write_response(context, error_code=ErrorCode.INVALID_REQUEST, replica_election_results=[])
+    refusal: SemelError | None = None
     asks_for_all = request.topic_partitions is None
     wanted: dict[TopicPartition, None] = {}
     if asks_for_all:
@@ -32,7 +33,13 @@ async def handle_elect_leaders(context: RequestContext, body: memoryview) -> byt
     else:
         async for chosen in in_turns(request.topic_partitions):
             wanted.update((TopicPartition(chosen.topic, number), None) for number in chosen.partitions)
-    outcomes = await elect_leaders(context.node, list(wanted), unclean=kind == _UNCLEAN)
+    try:
+        outcomes = await elect(context.node, context.rights, list(wanted), unclean=kind == _UNCLEAN)
+    except SemelError as error:
+        # Of all partitions none is named: to hear which there are takes a right, too.
+        refusal = error
+        wanted = {} if asks_for_all else wanted
+        outcomes = dict.fromkeys(wanted, error)
     results: dict[str, list[dict[str, Any]]] = {}
     async for tp in in_turns(list(wanted)):
         outcome = outcomes[tp]
@@ -41,7 +48,7 @@ async def handle_elect_leaders(context: RequestContext, body: memoryview) -> byt
         results.setdefault(tp.topic, []).append(_result(tp.partition, outcome))
     return await write_response(
         context,
-        error_code=ErrorCode.NONE,
+        error_code=ErrorCode.NONE if refusal is None else refusal.code,
         replica_election_results=[
             {"topic": topic, "partition_result": partitions} for topic, partitions in results.items()
         ],

@@ -9,6 +9,7 @@ from __future__ import annotations
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.transactions import end_transaction
 from semel.protocol.api.transactions import EndTxnRequest, TransactionVersion
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
@@ -23,13 +24,15 @@ async def handle_end_txn(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
     request = parse_request(ApiKey.END_TXN, version, body)
     try:
-        answer = await context.node.transactions.end_txn(
+        answer = await end_transaction(
+            context.node,
+            context.rights,
             EndTxnRequest(
                 request.transactional_id,
                 ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
                 request.committed,
                 TransactionVersion.V2 if version >= _EPOCH_BUMP_MIN_VERSION else TransactionVersion.V1,
-            )
+            ),
         )
     except SemelError as error:
         return build_response(

@@ -6,14 +6,16 @@ a Kafka without them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.transactions import name_of_transaction
 from semel.broker.services import Services
+from semel.protocol.acls import ResourceType
 from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from semel.protocol.kafka.api import ApiKey
@@ -42,24 +44,41 @@ async def handle_find_coordinator(context: RequestContext, body: memoryview) -> 
     request = await read_request(context, body)
     key_type = request.key_type if version >= 1 else 0
     if version >= FIRST_BATCHED_VERSION:
-        found = await _find(context.node, key_type, request.coordinator_keys)
+        found = await _find(context, key_type, request.coordinator_keys)
         return await write_response(context, coordinators=[each.values() async for each in in_turns(found)])
-    [one] = await _find(context.node, key_type, (request.key,))
+    [one] = await _find(context, key_type, (request.key,))
     values = {name: value for name, value in one.values().items() if name != "key"}
     return await write_response(context, **values)
 
 
-async def _find(node: Services, key_type: int, keys: Sequence[str]) -> list[_Found]:
+async def _find(context: RequestContext, key_type: int, keys: Sequence[str]) -> list[_Found]:
+    node = context.node
     topic = KEY_TYPE_TOPICS.get(key_type)
     try:
         if topic is None:
             raise UsageError(f"there is no coordinator of key type {key_type}: 0 is a group's, 1 a transactional id's")
-        if node.metadata.topic(topic) is None:
+        denied = await _denied(context, topic, keys)
+        if len(denied) < len(keys) and node.metadata.topic(topic) is None:
             coordinator = node.groups if topic == OFFSETS_TOPIC else node.transactions
             await coordinator.topic_ready()
-        return [_of_key(node, topic, key) async for key in in_turns(keys)]
+        return [denied.get(key) or _of_key(node, topic, key) async for key in in_turns(keys)]
     except SemelError as error:
         return [_Found(key, error_code=coordinator_code(error), error_message=error.message) for key in keys]
+
+
+async def _denied(context: RequestContext, topic: str, keys: Sequence[str]) -> Mapping[str, _Found]:
+    """Return the refusals of keys that the caller may not describe."""
+    if context.rights.are_all:
+        return {}
+    kind = ResourceType.GROUP if topic == OFFSETS_TOPIC else ResourceType.TRANSACTIONAL_ID
+    names = {key: key if topic == OFFSETS_TOPIC else name_of_transaction(key) for key in keys}
+    denied = await context.rights.denied(kind, names.values())
+    refused: dict[str, _Found] = {}
+    async for key, name in in_turns(names.items()):
+        if name in denied:
+            error = context.rights.refusal(kind, name)
+            refused[key] = _Found(key, error_code=error.code, error_message=error.message)
+    return refused
 
 
 def _of_key(node: Services, topic: str, key: str) -> _Found:

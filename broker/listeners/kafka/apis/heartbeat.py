@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.groups import heartbeat
 from semel.protocol.api.groups import HeartbeatRequest
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.kafka.api import ApiKey
@@ -15,8 +16,10 @@ async def handle_heartbeat(context: RequestContext, body: memoryview) -> bytes:
     request = parse_request(ApiKey.HEARTBEAT, version, body)
     group_instance_id = request.group_instance_id if version >= 3 else None
     try:
-        await context.node.groups.heartbeat(
-            HeartbeatRequest(request.group_id, request.generation_id, request.member_id, group_instance_id)
+        await heartbeat(
+            context.node,
+            context.rights,
+            HeartbeatRequest(request.group_id, request.generation_id, request.member_id, group_instance_id),
         )
         code = ErrorCode.NONE
     except SemelError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.transactions import init_producer_id
 from semel.protocol.api.transactions import InitProducerIdRequest
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import NO_PRODUCER, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
@@ -27,14 +28,16 @@ async def handle_init_producer_id(context: RequestContext, body: memoryview) -> 
     if version >= _HELD_MIN_VERSION:
         held = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)
     try:
-        answer = await context.node.transactions.init_producer_id(
+        answer = await init_producer_id(
+            context.node,
+            context.rights,
             InitProducerIdRequest(
                 request.transactional_id,
                 to_ms(request.transaction_timeout),
                 held,
                 two_phase=version >= _TWO_PHASE_MIN_VERSION and request.enable2_pc,
                 keep_prepared=version >= _TWO_PHASE_MIN_VERSION and request.keep_prepared_txn,
-            )
+            ),
         )
     except SemelError as error:
         return build_response(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from semel.broker.listeners.kafka.apis.coordinator_errors import client_host, coordinator_code
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.groups import join
 from semel.protocol.api.groups import NO_GENERATION, GroupProtocol, JoinGroupRequest, JoinGroupResponse
 from semel.protocol.errors import SemelError
 from semel.protocol.kafka.api import ApiKey
@@ -34,7 +35,7 @@ async def handle_join_group(context: RequestContext, body: memoryview) -> bytes:
         supports_skip_assignment=version >= 9,
     )
     try:
-        values = _values(await context.node.groups.join(joining), version)
+        values = _values(await join(context.node, context.rights, joining), version)
     except SemelError as error:
         values = {
             "error_code": coordinator_code(error),

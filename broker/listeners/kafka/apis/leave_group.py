@@ -7,6 +7,7 @@ from typing import Any, Final
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.groups import leave
 from semel.protocol.api.groups import LeaveGroupRequest, MemberIdentity
 from semel.protocol.errors import SemelError
 from semel.protocol.kafka.api import ApiKey
@@ -19,7 +20,7 @@ async def handle_leave_group(context: RequestContext, body: memoryview) -> bytes
     request = await read_request(context, body)
     leaving = _leaving(request, version)
     try:
-        errors = (await context.node.groups.leave(LeaveGroupRequest(request.group_id, leaving))).errors
+        errors = (await leave(context.node, context.rights, LeaveGroupRequest(request.group_id, leaving))).errors
     except SemelError as error:
         return await write_response(context, error_code=coordinator_code(error))
     if version < FIRST_BATCHED_VERSION:

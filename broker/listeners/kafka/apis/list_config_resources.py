@@ -9,7 +9,7 @@ from semel.broker.listeners.kafka.apis.config_values import KafkaResourceType
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.services import Services
-from semel.protocol.errors import ErrorCode
+from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.kafka.api import ApiKey
 from semel.runtime.turns import in_turns
 
@@ -21,6 +21,10 @@ async def handle_list_config_resources(context: RequestContext, body: memoryview
     request = await read_request(context, body)
     wanted: Iterable[int] = (KafkaResourceType.CLIENT_METRICS,) if version == 0 else request.resource_types or _ALL
     wanted = dict.fromkeys(wanted)
+    try:
+        context.rights.check_cluster()
+    except SemelError as error:
+        return await write_response(context, error_code=error.code, config_resources=())
     known = all(kind in set(KafkaResourceType) for kind in wanted)
     return await write_response(
         context,

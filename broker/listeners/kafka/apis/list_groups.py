@@ -5,6 +5,7 @@ from __future__ import annotations
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.groups import list_groups
 from semel.protocol.api.groups import ListGroupsRequest
 from semel.protocol.errors import SemelError
 from semel.protocol.kafka.api import ApiKey
@@ -19,7 +20,7 @@ async def handle_list_groups(context: RequestContext, body: memoryview) -> bytes
         frozenset(request.types_filter if version >= 5 else ()),
     )
     try:
-        response = await context.node.groups.list(wanted)
+        response = await list_groups(context.node, context.rights, wanted)
     except SemelError as error:
         return await write_response(context, error_code=coordinator_code(error))
     groups = [

@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from semel.broker.handlers.list_offsets import UNKNOWN_OFFSET, list_offsets
+from semel.broker.handlers.list_offsets import UNKNOWN_OFFSET
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.topics import offsets
 from semel.protocol.api.topics import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
@@ -84,7 +85,8 @@ async def _answers(context: RequestContext, request: Any) -> Mapping[TopicPartit
         else:
             timestamps[tp] = item.timestamp
             leader_epochs[tp] = getattr(item, "current_leader_epoch", NO_LEADER_EPOCH)
-    return refused | await list_offsets(context.node, ListOffsetsRequest(timestamps, isolation, leader_epochs))
+    asked_for = ListOffsetsRequest(timestamps, isolation, leader_epochs)
+    return refused | await offsets(context.node, context.rights, asked_for)
 
 
 def _refused(error: ErrorCode) -> ListOffset:

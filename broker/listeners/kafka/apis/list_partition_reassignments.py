@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from semel.broker.handlers.reassignments import reassignments
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.cluster import moves
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
@@ -21,11 +21,11 @@ async def handle_list_partition_reassignments(context: RequestContext, body: mem
         async for topic in in_turns(request.topics):
             wanted += [TopicPartition(topic.name, number) for number in topic.partition_indexes]
     try:
-        moves = await reassignments(context.node, wanted)
+        found = await moves(context.node, context.rights, wanted)
     except SemelError as error:
         return await write_response(context, error_code=error.code, error_message=error.message)
     topics: dict[str, list[dict[str, Any]]] = {}
-    async for move in in_turns(moves):
+    async for move in in_turns(found):
         topics.setdefault(move.partition.topic, []).append(
             {
                 "partition_index": move.partition.partition,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.transactions import list_transactions
 from semel.protocol.api.transactions import ListTransactionsRequest
 from semel.protocol.errors import SemelError
 from semel.protocol.kafka.api import ApiKey
@@ -26,7 +27,7 @@ async def handle_list_transactions(context: RequestContext, body: memoryview) ->
         (request.transactional_id_pattern or "") if version >= _PATTERN_MIN_VERSION else "",
     )
     try:
-        found = await context.node.transactions.list(asked)
+        found = await list_transactions(context.node, context.rights, asked)
     except SemelError as error:
         return await write_response(context, error_code=error.code)
     return await write_response(

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from semel.broker.acls.rights import Rights
 from semel.broker.handlers import metadata
 from semel.broker.listeners.kafka.apis.topic_values import told_topic
-from semel.broker.listeners.kafka.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED_FOR, TOPIC_OPERATIONS
 from semel.broker.listeners.kafka.large_messages import LARGE_ENTRIES, beside_if, let_go, read_request
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.metadata import all_topics, operations_of_cluster, topics_by_id, topics_by_name
 from semel.broker.services import Services
+from semel.protocol.acls import NOT_ASKED_FOR, ResourceType
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicId
@@ -30,13 +32,18 @@ async def handle_metadata(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
     request = await read_request(context, body)
     node = context.node
-    topics = list(await _topics(node, version, request))
+    rights = context.rights
+    topics = list(await _topics(node, rights, version, request))
     cluster, fenced = metadata.cluster(node), metadata.fenced_nodes(node)
     asks_of_topics = getattr(request, "include_topic_authorized_operations", False)
     asks_of_cluster = getattr(request, "include_cluster_authorized_operations", False)
-    operations = TOPIC_OPERATIONS if asks_of_topics else NOT_ASKED_FOR
     told = [
-        told_topic(node, each, each.topic.partitions if each.topic else (), operations)
+        told_topic(
+            node,
+            each,
+            each.topic.partitions if each.topic else (),
+            rights.operations(ResourceType.TOPIC, each.name) if asks_of_topics and each.topic else NOT_ASKED_FOR,
+        )
         async for each in in_turns(topics)
     ]
     response = MetadataResponse(
@@ -48,7 +55,7 @@ async def handle_metadata(context: RequestContext, body: memoryview) -> bytes:
         cluster.cluster_id,
         cluster.controller_id,
         told,
-        CLUSTER_OPERATIONS if asks_of_cluster else NOT_ASKED_FOR,
+        operations_of_cluster(rights) if asks_of_cluster else NOT_ASKED_FOR,
     )
     entries = sum([1 + len(topic.partitions) async for topic in in_turns(told)])
     answer = await beside_if(entries > LARGE_ENTRIES, response.build, version)
@@ -57,9 +64,9 @@ async def handle_metadata(context: RequestContext, body: memoryview) -> bytes:
     return answer
 
 
-async def _topics(node: Services, version: int, request: Any) -> Sequence[TopicResult]:
+async def _topics(node: Services, rights: Rights, version: int, request: Any) -> Sequence[TopicResult]:
     if request.topics is None or (version == 0 and not request.topics):
-        return await metadata.all_topics(node, include_internal=True)
+        return await all_topics(node, rights, include_internal=True)
     ids: dict[TopicId, None] = {}
     names: dict[str, None] = {}
     nameless = False
@@ -74,9 +81,9 @@ async def _topics(node: Services, version: int, request: Any) -> Sequence[TopicR
         # Each gets the error, under its name.
         return [TopicResult(each.name or "", ErrorCode.INVALID_REQUEST) for each in request.topics]
     if ids:
-        return await metadata.topics_by_id(node, list(ids))
+        return await topics_by_id(node, rights, list(ids))
     allowed = getattr(request, "allow_auto_topic_creation", True)
-    return await metadata.topics_by_name(node, list(names), allow_auto_create=allowed)
+    return await topics_by_name(node, rights, list(names), allow_auto_create=allowed)
 
 
 METADATA = Api(ApiKey.METADATA, 0, METADATA_MAX_VERSION, handle_metadata)

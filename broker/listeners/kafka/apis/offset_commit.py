@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from semel.broker.handlers.offset_commit import commit_offsets
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.groups import commit_offsets
 from semel.broker.services import Services
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
 from semel.protocol.errors import ErrorCode, SemelError
@@ -42,6 +42,7 @@ async def handle_offset_commit(context: RequestContext, body: memoryview) -> byt
     try:
         response = await commit_offsets(
             context.node,
+            context.rights,
             OffsetCommitRequest(
                 group_id=request.group_id,
                 generation_id=request.generation_id_or_member_epoch,

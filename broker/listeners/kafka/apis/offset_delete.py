@@ -5,21 +5,19 @@ from __future__ import annotations
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.groups import delete_offsets
 from semel.protocol.api.groups import OffsetDeleteRequest
-from semel.protocol.errors import ErrorCode, SemelError
+from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
 
 
 async def handle_offset_delete(context: RequestContext, body: memoryview) -> bytes:
     request = await read_request(context, body)
-    image = context.node.metadata.image
     asked = [TopicPartition(topic.name, item.partition_index) for topic in request.topics for item in topic.partitions]
-    errors = {tp: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for tp in asked if image.partition(tp) is None}
-    known = tuple(dict.fromkeys(tp for tp in asked if tp not in errors))
     try:
-        response = await context.node.groups.delete_offsets(OffsetDeleteRequest(request.group_id, known))
-        errors.update(response.errors)
+        request_of_known = OffsetDeleteRequest(request.group_id, tuple(dict.fromkeys(asked)))
+        errors = (await delete_offsets(context.node, context.rights, request_of_known, must_exist=True)).errors
     except SemelError as error:
         return await write_response(context, error_code=coordinator_code(error))
     topics = [

@@ -14,6 +14,7 @@ from semel.broker.listeners.kafka.apis.bounded_concurrency import bounded_concur
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.groups import fetch_offsets
 from semel.broker.services import Services
 from semel.protocol.api.groups import FetchedOffset, OffsetFetchRequest
 from semel.protocol.errors import ErrorCode, SemelError
@@ -57,7 +58,7 @@ async def handle_offset_fetch(context: RequestContext, body: memoryview) -> byte
     require_stable = version >= FIRST_VERSION_WITH_REQUIRE_STABLE and request.require_stable
     if version < FIRST_BATCHED_VERSION:
         topics = None if request.topics is None else [_Topic(t.name, b"", t.partition_indexes) for t in request.topics]
-        values = await _fetch(node, _Group(request.group_id, topics), require_stable, version)
+        values = await _fetch(context, _Group(request.group_id, topics), require_stable)
         del values["group_id"]
         return await write_response(context, **values)
     # Each group once: a short request could otherwise have the same offsets written out without end.
@@ -65,7 +66,7 @@ async def handle_offset_fetch(context: RequestContext, body: memoryview) -> byte
     for each in request.groups:
         asked.setdefault(each.group_id, each)
     groups = await bounded_concurrency(
-        list(asked.values()), lambda group: _fetch(node, _group(node, group, version), require_stable, version)
+        list(asked.values()), lambda group: _fetch(context, _group(node, group, version), require_stable)
     )
     return await write_response(context, groups=groups)
 
@@ -86,8 +87,9 @@ def _topic(node: Services, topic: Any, version: int) -> _Topic:
     return _Topic(None if found is None else found.name, to_topic_id(topic.topic_id), topic.partition_indexes)
 
 
-async def _fetch(node: Services, group: _Group, require_stable: bool, version: int) -> dict[str, Any]:
+async def _fetch(context: RequestContext, group: _Group, require_stable: bool) -> dict[str, Any]:
     """Return the values of one group in the response."""
+    node, version = context.node, context.api_version
     partitions = None
     if group.topics is not None:
         partitions = tuple(
@@ -101,8 +103,10 @@ async def _fetch(node: Services, group: _Group, require_stable: bool, version: i
             )
         )
     try:
-        response = await node.groups.fetch_offsets(
-            OffsetFetchRequest(group.group_id, partitions, require_stable, group.member_id, group.member_epoch)
+        response = await fetch_offsets(
+            node,
+            context.rights,
+            OffsetFetchRequest(group.group_id, partitions, require_stable, group.member_id, group.member_epoch),
         )
     except SemelError as error:
         return _refusal(group, coordinator_code(error), version)

@@ -5,9 +5,9 @@ Version 3 says whether a replica asks; here it makes no difference.
 
 from __future__ import annotations
 
-from semel.broker.handlers.offset_for_leader_epoch import offset_for_leader_epoch
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.topics import epoch_ends
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
 from semel.runtime.turns import in_turns
@@ -15,6 +15,7 @@ from semel.runtime.turns import in_turns
 
 async def handle_offset_for_leader_epoch(context: RequestContext, body: memoryview) -> bytes:
     request = await read_request(context, body)
+    ends = await epoch_ends(context.node, context.rights, [topic.topic for topic in request.topics])
     return await write_response(
         context,
         topics=[
@@ -29,8 +30,7 @@ async def handle_offset_for_leader_epoch(context: RequestContext, body: memoryvi
                     }
                     async for item in in_turns(topic.partitions)
                     for end in (
-                        offset_for_leader_epoch(
-                            context.node,
+                        ends.of(
                             TopicPartition(topic.topic, item.partition),
                             item.leader_epoch,
                             current_leader_epoch=item.current_leader_epoch,

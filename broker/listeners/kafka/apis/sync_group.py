@@ -5,6 +5,7 @@ from __future__ import annotations
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.groups import sync
 from semel.protocol.api.groups import SyncGroupRequest
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.kafka.api import ApiKey
@@ -29,7 +30,7 @@ async def handle_sync_group(context: RequestContext, body: memoryview) -> bytes:
             raise error_for(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "SyncGroup from version 5 on names the protocol and its type"
             )
-        response = await context.node.groups.sync(syncing)
+        response = await sync(context.node, context.rights, syncing)
         values: Values = {
             "protocol_type": response.protocol_type,
             "protocol_name": response.protocol_name,

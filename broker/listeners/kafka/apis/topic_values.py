@@ -17,12 +17,13 @@ def told_topic(
     node: Services, result: TopicResult, partitions: Iterable[PartitionDescription], operations: int
 ) -> MetadataTopic:
     """Return a topic with the partitions given, or what is wrong with it."""
+    is_denied = result.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return MetadataTopic(
         result.error,
-        # A caller that asks by an id that is unknown here gets no name.
-        None if result.error is ErrorCode.UNKNOWN_TOPIC_ID else result.name,
+        # A caller that asks by an id gets no name where it is unknown here, or he may not hear it.
+        None if result.error is ErrorCode.UNKNOWN_TOPIC_ID or (is_denied and not result.name) else result.name,
         result.topic_id or ZERO_TOPIC_ID,
-        result.name in INTERNAL_TOPICS,
+        not is_denied and result.name in INTERNAL_TOPICS,
         _told_partitions(node, result.name, partitions),
         operations,
     )

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from semel.broker.handlers.offset_commit import commit_offsets
 from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_code
 from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.transactions import commit_offsets_in_transaction
 from semel.protocol.api.groups import NO_GENERATION, NO_MEMBER_ID, OffsetAndMetadata, OffsetCommitRequest
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, SemelError
@@ -37,7 +37,7 @@ async def handle_txn_offset_commit(context: RequestContext, body: memoryview) ->
     errors: Mapping[TopicPartition, ErrorCode]
     try:
         protocol = TransactionVersion.V2 if version >= _ADDS_MIN_VERSION else TransactionVersion.V1
-        errors = (await commit_offsets(context.node, commit, protocol)).errors
+        errors = (await commit_offsets_in_transaction(context.node, context.rights, commit, protocol)).errors
     except SemelError as error:
         errors = dict.fromkeys(commit.offsets, coordinator_code(error))
     return await write_response(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from semel.broker.handlers import nodes
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.cluster import remove
 from semel.protocol.errors import SemelError
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import build_response, parse_request
@@ -12,7 +12,7 @@ from semel.protocol.kafka.messages import build_response, parse_request
 async def handle_unregister_broker(context: RequestContext, body: memoryview) -> bytes:
     request = parse_request(ApiKey.UNREGISTER_BROKER, context.api_version, body)
     try:
-        await nodes.remove(context.node, request.broker_id)
+        await remove(context.node, context.rights, request.broker_id)
     except SemelError as error:
         return build_response(
             ApiKey.UNREGISTER_BROKER, context.api_version, error_code=error.code, error_message=error.message

@@ -28,6 +28,12 @@ _BY_NAME: Final = {feature.name: feature for feature in FEATURES}
 async def handle_update_features(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
     request = await read_request(context, body)
+    try:
+        context.rights.check_cluster()
+    except SemelError as error:
+        return await write_response(
+            context, **_error_values(error), **({"results": ()} if version <= _RESULTS_MAX_VERSION else {})
+        )
     outcomes = [(each.feature, _refusal(each, version)) async for each in in_turns(request.feature_updates)]
     if version <= _RESULTS_MAX_VERSION:
         results = [{"feature": feature, **_error_values(error)} async for feature, error in in_turns(outcomes)]

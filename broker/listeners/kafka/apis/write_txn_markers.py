@@ -15,6 +15,7 @@ from semel.broker.diagnostics.client_abort import abort_as_asked
 from semel.broker.listeners.kafka.apis.bounded_concurrency import bounded_concurrency
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.protocol.acls import AclOperation
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
@@ -31,7 +32,11 @@ _NOT_THE_COORDINATOR: Final = frozenset(
 async def handle_write_txn_markers(context: RequestContext, body: memoryview) -> bytes:
     version = context.api_version
     request = await read_request(context, body)
-    outcomes = await bounded_concurrency(request.markers, lambda marker: _abort(context, marker, version))
+    rights = context.rights
+    may = rights.may_with_cluster(AclOperation.ALTER, told=False) or rights.may_with_cluster(
+        AclOperation.CLUSTER_ACTION
+    )
+    outcomes = await bounded_concurrency(request.markers, lambda marker: _outcome(context, marker, version, may))
     pairs = zip(request.markers, outcomes, strict=True)
     return await write_response(context, markers=[await _values(*pair) async for pair in in_turns(pairs)])
 
@@ -49,6 +54,16 @@ async def _values(marker: Any, errors: Mapping[TopicPartition, ErrorCode]) -> Va
             }
             async for topic in in_turns(marker.topics)
         ],
+    }
+
+
+async def _outcome(context: RequestContext, marker: Any, version: int, may: bool) -> Mapping[TopicPartition, ErrorCode]:
+    if may:
+        return await _abort(context, marker, version)
+    return {
+        TopicPartition(topic.name, number): ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        async for topic in in_turns(marker.topics)
+        async for number in in_turns(topic.partition_indexes)
     }
 
 

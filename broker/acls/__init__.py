@@ -1,0 +1,1 @@
+"""Permissions: what each user may do, by Kafka's ACLs."""

@@ -1,0 +1,135 @@
+"""Who may do what on this node: the ACLs of the metadata, asked by principal and host, and remembered for a while."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, Protocol
+
+from semel.broker.acls.decision import AclSet, Decision, host_of
+from semel.broker.config.permissions import PermissionConfig, super_users_of
+from semel.protocol.acls import Acl, AclOperation, ResourceType
+from semel.runtime.limited_log import LimitedLog
+
+REMEMBERED_MAX: Final = 50_000
+"""Decisions that are remembered: some 15 MB (S2)."""
+_REMEMBERED_NAME_MAX: Final = 249
+"""Longer names are decided anew each time: no topic has one."""
+_NAME_SHOWN: Final = 300
+
+
+class AclsSource(Protocol):
+    """What has the ACLs as they are now: an image of the metadata."""
+
+    @property
+    def acls(self) -> frozenset[Acl]: ...
+
+
+class MetadataSource(Protocol):
+    """What has the newest image."""
+
+    @property
+    def image(self) -> AclsSource: ...
+
+
+class Authorizer:
+    """Of one node."""
+
+    def __init__(self, config: PermissionConfig, metadata: MetadataSource) -> None:
+        self.is_on = bool(config.authorizer_class_name)
+        """Whether ACLs count at all."""
+        self.audit = LimitedLog(logging.getLogger("semel.audit"))
+        self._super_users = super_users_of(config)
+        self._allows_without_acl = config.allow_everyone_if_no_acl_found
+        self._metadata = metadata
+        self._current = _Decisions(metadata.image.acls)
+
+    def access(self, principal: str, host: str) -> Access | None:
+        """Return what says what somebody may do; None for who may do everything."""
+        if not self.is_on or principal in self._super_users:
+            return None
+        return Access(self, principal, host_of(host))
+
+    def may(self, access: Access, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+        """Decide; by what was decided before, where the ACLs are the same. From any thread."""
+        current = self._decisions()
+        key = access.principal, access.host, operation << 4 | resource_type, name
+        decided = current.known.get(key)
+        if decided is None:
+            asked = access.principal, access.host, operation, resource_type, name
+            if self._allows_without_acl:
+                decided = current.acls.decide(*asked) is not Decision.DENIED
+            else:
+                decided = current.acls.allows(*asked)
+            if len(name) <= _REMEMBERED_NAME_MAX:
+                current.remember(key, decided)
+        return decided
+
+    def may_some(self, access: Access, operation: AclOperation, resource_type: ResourceType) -> bool:
+        """Decide whether an operation is allowed on any resource of a type (KIP-679)."""
+        current = self._decisions()
+        key = access.principal, access.host, operation << 4 | resource_type, None
+        decided = current.known.get(key)
+        if decided is None:
+            decided = current.acls.allows_some(access.principal, access.host, operation, resource_type) or (
+                self._allows_without_acl and not current.acls.is_about_every(resource_type)
+            )
+            current.remember(key, decided)
+        return decided
+
+    def close(self) -> None:
+        self.audit.close()
+
+    def _decisions(self) -> _Decisions:
+        """Return what decides by the ACLs as they are now."""
+        acls = self._metadata.image.acls
+        current = self._current
+        if acls is not current.given:
+            current = self._current = _Decisions(acls)
+        return current
+
+
+class _Decisions:
+    """ACLs, and what was decided by them. Others get one of their own: no thread writes into it what is over."""
+
+    __slots__ = ("acls", "given", "known")
+
+    def __init__(self, given: frozenset[Acl]) -> None:
+        self.given = given
+        self.acls = AclSet(given)
+        self.known: dict[tuple[str, str, int, str | None], bool] = {}
+
+    def remember(self, key: tuple[str, str, int, str | None], decided: bool) -> None:
+        if len(self.known) >= REMEMBERED_MAX:
+            self.known.clear()
+        self.known[key] = decided
+
+
+class Access:
+    """What one principal at one host may do. It follows the ACLs: what was allowed a moment ago may not be any more."""
+
+    __slots__ = ("_authorizer", "host", "principal")
+
+    def __init__(self, authorizer: Authorizer, principal: str, host: str) -> None:
+        self._authorizer = authorizer
+        self.principal = principal
+        self.host = host
+
+    def may(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+        """Return whether an operation is allowed on a resource."""
+        return self._authorizer.may(self, operation, resource_type, name)
+
+    def may_some(self, operation: AclOperation, resource_type: ResourceType) -> bool:
+        """Return whether an operation is allowed on any resource of a type."""
+        return self._authorizer.may_some(self, operation, resource_type)
+
+    def note_denied(self, operation: AclOperation, resource_type: ResourceType, name: str, request: str) -> None:
+        """Tell the operator of what was asked for by name and refused. Call on the event loop."""
+        self._authorizer.audit.warning(
+            "denied: principal=%r host=%s operation=%s resource=%s:%r request=%s",
+            self.principal,
+            self.host,
+            operation.name,
+            resource_type.name,
+            name[:_NAME_SHOWN],
+            request,
+        )

@@ -1,0 +1,69 @@
+"""Whether ACLs say what each user may do, and who needs none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from semel.runtime.setting import ConfigError, PartConfig, setting
+
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+@dataclass(frozen=True)
+class PermissionConfig(PartConfig):
+    """What users may do."""
+
+    authorizer_class_name: str = setting(
+        "",
+        "Who says what clients may do. Empty: all that are let in may do everything. Kafka's name of its authorizer: "
+        "what ACLs allow, which `semel acl` makes. Set it to the same on all nodes.",
+        choices=("", STANDARD_AUTHORIZER),
+    )
+    super_users: str = setting(
+        "",
+        "Users who may do everything, whatever ACLs say, as User:NAME with semicolons between. They make the first "
+        "ACLs.",
+    )
+    allow_everyone_if_no_acl_found: bool = setting(
+        False,
+        "Whether everybody may do what they like with a resource that no ACL is about. With false nobody but the super "
+        "users may.",
+    )
+
+
+def super_users_of(config: PermissionConfig) -> frozenset[str]:
+    """Return the principals of the super users. Raises `ConfigError`."""
+    users = frozenset(filter(None, (each.strip() for each in config.super_users.split(";"))))
+    for user in users:
+        user_type, _, name = user.partition(":")
+        if not user_type or not name:
+            raise ConfigError(
+                f"super.users = {config.super_users}: {user} is no principal; write User:NAME, and semicolons between "
+                "several"
+            )
+    return users
+
+
+def check_permissions(config: PermissionConfig) -> None:
+    """Raise `ConfigError` where nobody could ever make an ACL, or a setting would have no effect."""
+    users = super_users_of(config)
+    if not config.authorizer_class_name:
+        unused = [
+            name
+            for name, is_set in (
+                ("super.users", bool(users)),
+                ("allow.everyone.if.no.acl.found", config.allow_everyone_if_no_acl_found),
+            )
+            if is_set
+        ]
+        if unused:
+            raise ConfigError(
+                f"{unused[0]} has no effect without authorizer.class.name = {STANDARD_AUTHORIZER}: set that too, or "
+                f"leave {unused[0]} out"
+            )
+    elif not users and not config.allow_everyone_if_no_acl_found:
+        raise ConfigError(
+            "authorizer.class.name is set and super.users is not: nobody could make the first ACL. Set super.users = "
+            "User:NAME"
+        )

@@ -1,0 +1,43 @@
+"""Who calls over gRPC, as ACLs name it: the user of the password that was checked, or the owner of the certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from typing import Any, Final
+
+from semel.broker.acls.principals import der_of_pem, principal_of_certificate, principal_of_user
+from semel.broker.acls.requirements import GRPC
+from semel.broker.acls.rights import ALL_RIGHTS, Rights
+from semel.broker.listeners.acceptor import IN_PROCESS
+from semel.broker.listeners.grpc.edge import Context, client_host
+from semel.broker.services import Services
+
+_PEM: Final = "x509_pem_cert"
+
+_USER: Final[ContextVar[str | None]] = ContextVar("user", default=None)
+"""Of the call in the current task, once its password was right."""
+
+
+def set_user(name: str) -> None:
+    """Say whose call the current task serves."""
+    _USER.set(name)
+
+
+def rights_of(node: Services, method: str, context: Context) -> Rights:
+    """Return what the caller of a method ("GroupService/JoinGroup") may do. A program in this process may do all."""
+    if not node.authorizer.is_on or context.peer() == IN_PROCESS:
+        return ALL_RIGHTS
+    principal = principal_of(context)
+    access = node.authorizer.access(principal, client_host(context).removeprefix("/"))
+    return Rights(access, method, GRPC[method], principal)
+
+
+def principal_of(context: Context) -> str:
+    """Return who calls."""
+    user = _USER.get()
+    if user is not None:
+        return principal_of_user(user)
+    proven: dict[str, Sequence[bytes]] | Any = context.auth_context()
+    pem = next(iter(proven.get(_PEM, ())), b"")
+    return principal_of_certificate(der_of_pem(pem))

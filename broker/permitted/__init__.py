@@ -1,0 +1,1 @@
+"""What clients may have done, as far as their rights go: both listeners call handlers and coordinators through here."""

@@ -1,0 +1,149 @@
+"""Topics are made, deleted and grown, their records deleted and their offsets told, each where the caller may."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from semel.broker.acls.rights import Rights
+from semel.broker.handlers.delete_records import TIMEOUT_MS, DeletedRecords, delete_records
+from semel.broker.handlers.list_offsets import UNKNOWN_OFFSET, list_offsets
+from semel.broker.handlers.newest import know_topics
+from semel.broker.handlers.offset_for_leader_epoch import LeaderEpochEnd, offset_for_leader_epoch
+from semel.broker.handlers.topics import changes
+from semel.broker.handlers.topics.changes import MorePartitions
+from semel.broker.permitted.metadata import refused_topic
+from semel.broker.services import Services
+from semel.protocol.acls import AclOperation, ResourceType
+from semel.protocol.api.metadata import TopicResult
+from semel.protocol.api.topics import ListOffset, ListOffsetsRequest, NewTopic
+from semel.protocol.errors import ErrorCode
+from semel.protocol.ids import NO_TIMESTAMP, TopicId, TopicPartition
+from semel.runtime.turns import in_turns
+
+_TOPIC: Final = ResourceType.TOPIC
+_DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_NOT_BY_ID: Final = "the caller may not DELETE the topic with this id: an operator allows it with `semel acl add`"
+
+
+async def create_topics(
+    node: Services, rights: Rights, topics: Sequence[NewTopic], *, validate_only: bool = False
+) -> tuple[TopicResult, ...]:
+    """Create topics; answer for each in order. Who may CREATE on the cluster may create every one."""
+    if rights.are_all or rights.may_with_cluster(AclOperation.CREATE, told=False):
+        return await changes.create_topics(node, topics, validate_only=validate_only)
+    # What is in the request more than once is refused for that, whoever asks.
+    times = Counter([topic.name for topic in topics])
+    denied = await rights.denied(_TOPIC, [name for name, count in times.items() if count == 1], AclOperation.CREATE)
+    wanted = [topic for topic in topics if topic.name not in denied]
+    made = iter(await changes.create_topics(node, wanted, validate_only=validate_only))
+    return tuple(
+        refused_topic(rights, topic.name, AclOperation.CREATE) if topic.name in denied else next(made)
+        for topic in topics
+    )
+
+
+def may_see_configs(rights: Rights, topic: str) -> bool:
+    """Return whether the caller is told the settings of a topic that he has made."""
+    return rights.may(_TOPIC, topic, AclOperation.DESCRIBE_CONFIGS, told=False)
+
+
+async def delete_topics(node: Services, rights: Rights, wanted: Sequence[str | TopicId]) -> tuple[TopicResult, ...]:
+    """Delete topics by name or id; answer in order. Who may DELETE the cluster may delete every one.
+
+    Of a topic that the caller may not describe he hears neither whether it is there nor its name.
+    """
+    if rights.are_all or rights.may_with_cluster(AclOperation.DELETE, told=False):
+        return await changes.delete_topics(node, wanted)
+    await know_topics(node, [each for each in wanted if isinstance(each, str)])
+    refused: dict[str | TopicId, TopicResult] = {}
+    async for each in in_turns(wanted):
+        refusal = _may_not_delete(node, rights, each)
+        if refusal is not None:
+            refused[each] = refusal
+    allowed = [each for each in wanted if each not in refused]
+    deleted = iter(await changes.delete_topics(node, allowed))
+    return tuple(refused[each] if each in refused else next(deleted) for each in wanted)
+
+
+def _may_not_delete(node: Services, rights: Rights, wanted: str | TopicId) -> TopicResult | None:
+    if isinstance(wanted, str):
+        if rights.may(_TOPIC, wanted, AclOperation.DELETE):
+            return None
+        if node.metadata.topic(wanted) is None and rights.may(_TOPIC, wanted, AclOperation.DESCRIBE, told=False):
+            return None  # that it is missing may be told
+        return refused_topic(rights, wanted, AclOperation.DELETE)
+    topic = node.metadata.topic_by_id(wanted)
+    if topic is None or rights.may(_TOPIC, topic.name, AclOperation.DELETE):
+        return None
+    if rights.may(_TOPIC, topic.name, AclOperation.DESCRIBE, told=False):
+        return refused_topic(rights, topic.name, AclOperation.DELETE, topic_id=wanted)
+    return TopicResult("", _DENIED, _NOT_BY_ID, topic_id=wanted)
+
+
+async def create_partitions(
+    node: Services, rights: Rights, name: str, total_count: int, *, validate_only: bool = False
+) -> None:
+    """Give a topic more partitions. Raises `SemelError`."""
+    rights.check(_TOPIC, name)
+    await changes.create_partitions(node, name, total_count, validate_only=validate_only)
+
+
+async def create_partitions_of_many(
+    node: Services, rights: Rights, wanted: Sequence[MorePartitions], *, validate_only: bool = False
+) -> Sequence[TopicResult]:
+    """Give topics more partitions; answer for each in order."""
+    times = Counter([each.topic for each in wanted])
+    denied = await rights.denied(_TOPIC, [name for name, count in times.items() if count == 1])
+    allowed = [each for each in wanted if each.topic not in denied]
+    grown = iter(await changes.create_partitions_of_many(node, allowed, validate_only=validate_only))
+    return [refused_topic(rights, each.topic) if each.topic in denied else next(grown) for each in wanted]
+
+
+async def delete(
+    node: Services, rights: Rights, before: Mapping[TopicPartition, int], *, timeout_ms: float = TIMEOUT_MS
+) -> dict[TopicPartition, DeletedRecords]:
+    """Make everything before the given offsets unreadable; answer for each partition."""
+    denied = await rights.denied(_TOPIC, [tp.topic for tp in before])
+    if not denied:
+        return await delete_records(node, before, timeout_ms=timeout_ms)
+    allowed = {tp: offset for tp, offset in before.items() if tp.topic not in denied}
+    deleted = await delete_records(node, allowed, timeout_ms=timeout_ms)
+    return {
+        tp: DeletedRecords(-1, _DENIED, rights.refusal(_TOPIC, tp.topic).message) if tp.topic in denied else deleted[tp]
+        for tp in before
+    }
+
+
+async def offsets(node: Services, rights: Rights, request: ListOffsetsRequest) -> dict[TopicPartition, ListOffset]:
+    """Return an offset for each partition asked, or its error."""
+    denied = await rights.denied(_TOPIC, [tp.topic for tp in request.timestamps])
+    if not denied:
+        return await list_offsets(node, request)
+    allowed = {tp: timestamp for tp, timestamp in request.timestamps.items() if tp.topic not in denied}
+    found = await list_offsets(node, replace(request, timestamps=allowed))
+    refused = ListOffset(UNKNOWN_OFFSET, NO_TIMESTAMP, error=_DENIED)
+    return {tp: refused if tp.topic in denied else found[tp] for tp in request.timestamps}
+
+
+class EpochEnds:
+    """Where leaders' epochs ended, for one request."""
+
+    def __init__(self, node: Services, denied: frozenset[str]) -> None:
+        self._node = node
+        self._denied = denied
+
+    def of(self, tp: TopicPartition, leader_epoch: int, *, current_leader_epoch: int) -> LeaderEpochEnd:
+        """Return where `leader_epoch` ended. `current_leader_epoch` is what the caller knows, -1 for nothing."""
+        if tp.topic in self._denied:
+            return LeaderEpochEnd(error=_DENIED)
+        return offset_for_leader_epoch(self._node, tp, leader_epoch, current_leader_epoch=current_leader_epoch)
+
+
+async def epoch_ends(node: Services, rights: Rights, topics: Iterable[str]) -> EpochEnds:
+    """Return what tells where epochs of these topics ended, of those that the caller may describe."""
+    if rights.are_all or rights.may_with_cluster(told=False):
+        return EpochEnds(node, frozenset())
+    return EpochEnds(node, await rights.denied(_TOPIC, topics))
