@@ -15,7 +15,7 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, error_for
@@ -41,6 +41,8 @@ from semel.sdk.transport.client import ClientCore
 from semel.sdk.transport.cluster import ClusterSnapshot
 
 _log = logging.getLogger("semel.consumer")
+
+_NOT_ALLOWED: Final = ": the user may not READ the topic. An operator allows it with `semel acl add --consumer`"
 
 SHORT_WAIT_MS = 20
 """How long a fetch may wait when a partition that is full now will want one soon: answers come in order.
@@ -501,7 +503,8 @@ class Fetcher:
         elif code in STALE_METADATA:
             self._refresh_metadata()
         else:
-            error = error_for(code, f"{state.tp} can't be read")
+            why = _NOT_ALLOWED if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED else ""
+            error = error_for(code, f"{state.tp} can't be read{why}")
             if not isinstance(error, RetriableError):
                 self._fail(error)
 

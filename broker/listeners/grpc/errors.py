@@ -74,6 +74,7 @@ _MESSAGES: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.MEMBER_ID_REQUIRED: "join again with the member id of this answer",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "members of the group read this topic: stop them first",
     ErrorCode.REQUEST_TIMED_OUT: "it took longer than allowed: it may still happen",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "an ACL is missing for the topic: an operator adds it with `semel acl add`",
     ErrorCode.OPERATION_NOT_ATTEMPTED: "another item of the request failed, so this one was not tried",
 }
 

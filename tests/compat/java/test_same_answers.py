@@ -103,7 +103,6 @@ DELIBERATE = Deliberate(
     ),
     (r"isolation 2 \|", "an isolation level that does not exist is refused for its partitions, or read as uncommitted"),
     (r"describe_producers: bad name \|", "a name that no topic can have is an unknown topic"),
-    (r"describe_groups: operations \|", "groups have no settings, so nobody may alter them"),
     (r"COMMIT v\d+ .*offset_out_of_range", "an offset below zero can't be committed"),
     (
         r"offset_commit: generation of none \|",

@@ -17,6 +17,7 @@ import semel
 from semel.cli.main import app
 from semel.protocol.acls import AclFilter
 from semel.protocol.errors import ErrorCode, FatalError, UsageError
+from semel.protocol.ids import TopicPartition
 
 ME = f"User:{ALICE}"
 
@@ -66,6 +67,13 @@ def test_a_super_user_allows_and_a_producer_and_a_consumer_work(node: LiveNode) 
         with pytest.raises(FatalError) as denied:
             next(iter(consumer))
         assert denied.value.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+    run(node, "remove", "--principal", ME, "--topic", "orders", "--yes")
+    run(node, "add", "--allow", ME, "--operation", "describe", "--topic", "orders")
+    with semel.Consumer(at(node, ALICE), auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("orders", 0)])
+        with pytest.raises(FatalError, match="semel acl add --consumer") as denied:
+            next(iter(consumer))
+        assert denied.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
     admin.close()
 
 

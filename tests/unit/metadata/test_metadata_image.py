@@ -10,12 +10,14 @@ import pytest
 from chained_changes import chained
 from hypothesis import given
 from hypothesis import strategies as st
+from permitted_node import acl
 
 from semel.broker.metadata import image as image_module
 from semel.broker.metadata.chain import Position
 from semel.broker.metadata.changes import (
     KINDS,
     METADATA_VERSION,
+    AclsChanged,
     BrokerFenced,
     BrokerFull,
     BrokerRegistered,
@@ -64,6 +66,8 @@ CHANGES: list[Change] = [
     BrokerRegistered(3, "c1", "dir3", "c", 9092, "c", 9094),
     ConfigsChanged("BROKER", "3", {"num.partitions": "4"}),
     BrokerUnregistered(3, 19),
+    AclsChanged(added=(acl("READ", "topic:orders"), acl("ALL", "group:g-*", denies=True))),
+    AclsChanged(removed=(acl("ALL", "group:g-*", denies=True),)),
 ]
 NEXT = len(CHANGES) + 1
 
@@ -77,6 +81,7 @@ def test_every_kind_of_change_is_applied() -> None:
     image = whole()
     assert image.sequence == len(CHANGES)
     assert image.cluster_id == "cluster"
+    assert image.acls == {acl("READ", "topic:orders")}
     assert image.brokers[1].kafka_port == 9092
     assert set(image.topics) == {"orders"}
     assert image.topic_names == {ORDERS: "orders"}
