@@ -90,8 +90,15 @@ class Network:
         self.producer.init_transactions(60)
 
     def send(self, value: bytes, tp: TopicPartition = A) -> None:
-        self.producer.produce(tp.topic, value, partition=tp.partition)
+        failed: list[object] = []
+        self.producer.produce(
+            tp.topic,
+            value,
+            partition=tp.partition,
+            on_delivery=lambda error, _: failed.append(error) if error is not None else None,
+        )
         assert self.producer.flush(60) == 0
+        assert not failed
 
     def transact(self, *values: bytes, commit: bool = True, decide: Decide = passing) -> None:
         """One whole transaction over both partitions, under a rule of the proxy's."""
@@ -170,7 +177,7 @@ def test_T8_a_batch_of_confluent_kafka_that_arrives_after_its_transaction_enters
 
 def test_T8_a_batch_that_confluent_kafka_gave_up_opens_nothing_when_it_arrives_at_last(network: Network) -> None:
     """KAFKA-12671: without verification it would open a transaction that nobody ends."""
-    network.start_producer(**{"message.timeout.ms": 5_000})
+    network.start_producer(**{"message.timeout.ms": 15_000})
     network.transact(b"0")  # it is connected, so that the batch is sent before its time is over
     network.proxy.decide = every(ApiKey.PRODUCE, Fate.HOLD)
     network.producer.begin_transaction()
