@@ -37,7 +37,9 @@ class Authorizer:
     def __init__(self, config: PermissionConfig, metadata: MetadataSource) -> None:
         self.is_on = bool(config.authorizer_class_name)
         """Whether ACLs count at all."""
-        self.audit = LimitedLog(logging.getLogger("semel.audit"))
+        self.changes = logging.getLogger("semel.audit")
+        """Where changes of ACLs are written, each: what others were refused does not count against them."""
+        self.audit = LimitedLog(self.changes)
         self._super_users = super_users_of(config)
         self._allows_without_acl = config.allow_everyone_if_no_acl_found
         self._metadata = metadata

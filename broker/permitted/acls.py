@@ -19,7 +19,7 @@ async def create_acls(node: Services, rights: Rights, wanted: Sequence[Acl]) -> 
     outcomes = await acls.create_acls(node, wanted)
     for acl, error in zip(wanted, outcomes, strict=True):
         if error is None:
-            node.authorizer.audit.warning("ACL added by %s: %s", rights.who, acl)
+            node.authorizer.changes.warning("ACL added by %s: %s", rights.who, acl)
     return outcomes
 
 
@@ -29,7 +29,7 @@ async def delete_acls(node: Services, rights: Rights, filters: Sequence[AclFilte
     rights.check_cluster()
     deleted = await acls.delete_acls(node, filters)
     for acl in dict.fromkeys(acl for each in deleted for acl in each.acls):
-        node.authorizer.audit.warning("ACL removed by %s: %s", rights.who, acl)
+        node.authorizer.changes.warning("ACL removed by %s: %s", rights.who, acl)
     return deleted
 
 
