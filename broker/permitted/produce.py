@@ -12,7 +12,7 @@ from semel.broker.handlers.produce.run import Done
 from semel.broker.permitted.transactions import name_of_transaction
 from semel.protocol.acls import ResourceType
 from semel.protocol.batch_header import read_header
-from semel.protocol.errors import SemelError
+from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.kafka.produce import (
     PRODUCE_TOPIC_ID_VERSION,
     ProducePartition,
@@ -86,11 +86,18 @@ def _refusals(handler: ProduceHandler, rights: Rights, request: ProduceRequest, 
         if not name:
             continue
         if name not in decided:
-            decided[name] = None if rights.may(_TOPIC, name) else rights.refusal(_TOPIC, name)
+            decided[name] = None if rights.may(_TOPIC, name) else _refusal(rights, name, version)
         error = decided[name]
         if error is not None:
             refusals[place] = error
     return refusals
+
+
+def _refusal(rights: Rights, name: str, version: int) -> SemelError:
+    """Return what is told who may not write. Who names a topic by its id does not hear its name."""
+    if version < PRODUCE_TOPIC_ID_VERSION:
+        return rights.refusal(_TOPIC, name)
+    return FatalError("the caller may not WRITE the topic with this id", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 def _is_transactional(item: ProducePartition) -> bool:
