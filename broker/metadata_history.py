@@ -10,7 +10,7 @@ import logging
 from concurrent.futures import Executor
 from typing import Final
 
-from semel.broker.controller.metadata_loss import begun_anew, beyond_lost_epochs
+from semel.broker.controller.metadata_loss import beyond_lost_epochs, raised_epochs
 from semel.broker.metadata.applied_position import POSITION_FILE, Applied, AppliedPosition, read_applied
 from semel.broker.metadata.chain import MetadataWentBackError
 from semel.broker.metadata.changes import Change, PartitionChanged
@@ -43,7 +43,7 @@ class MetadataHistory:
         """Whether the metadata lacks what this node had applied, and the node continues all the same."""
         self._producer_ids_from = 0
         self._known_epoch = self._epochs_from = 0
-        """The highest leader epoch that this node knew of before the loss, and where they go on."""
+        """The highest leader epoch that this node knew of before the loss, and where they continue."""
         self._metadata: Metadata | None = None
         """That is followed, in a database elsewhere."""
 
@@ -89,12 +89,12 @@ class MetadataHistory:
         """Return what is changed together with the registration: producer ids that lost changes may have given."""
         return skipped_up_to(self._producer_ids_from, image, self._node_id)
 
-    def partitions_begun_anew(self, image: MetadataImage) -> list[PartitionChanged]:
+    def partitions_after_loss(self, image: MetadataImage) -> list[PartitionChanged]:
         """Return what the registration changes in all partitions, where several nodes share the metadata.
 
         Nothing where no loss is accepted, and where another node has done it: it was told of the same loss.
         """
-        return begun_anew(image, self._known_epoch, self._epochs_from) if self.loss_is_accepted else []
+        return raised_epochs(image, self._known_epoch, self._epochs_from) if self.loss_is_accepted else []
 
     async def follow(self, metadata: Metadata, *, is_in_folder: bool) -> None:
         """Remember from now on what is applied. Not before what was lost is dealt with, and the node has registered: a

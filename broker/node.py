@@ -799,9 +799,9 @@ class Node:
             changes += producer_ids.first_block(image, changes)
             if not self.is_clustered:
                 return changes
-            begun_anew = self._history.partitions_begun_anew(image)
-            if begun_anew:
-                return [*changes, *begun_anew]  # no replica counts as complete any more, of other nodes neither
+            raised_epochs = self._history.partitions_after_loss(image)
+            if raised_epochs:
+                return [*changes, *raised_epochs]  # no replica counts as complete any more, of other nodes neither
             return [*changes, *back.changes(image)]
 
         if self.is_clustered:

@@ -126,7 +126,9 @@ class Acl(NamedTuple):
 
     def __str__(self) -> str:
         allows = "may" if self.permission is AclPermission.ALLOW else "may not"
-        what = f"{self.resource_type.name}:{self.name}{WILDCARD if self.pattern is PatternType.PREFIXED else ''}"
+        what = f"{self.resource_type.name}:{self.name}"
+        if self.pattern is PatternType.PREFIXED:
+            what = f"{self.resource_type.name} with the prefix {self.name}"
         return f"{self.principal} {allows} {self.operation.name} {what} from {self.host}"
 
     def check(self) -> Acl:

@@ -13,7 +13,7 @@ from semel.runtime.limited_log import LimitedLog
 REMEMBERED_MAX: Final = 50_000
 """Decisions that are remembered: some 15 MB (S2)."""
 _REMEMBERED_NAME_MAX: Final = 249
-"""Longer names are decided anew each time: no topic has one."""
+"""Longer names are decided again each time: no topic has one."""
 _NAME_SHOWN: Final = 300
 
 

@@ -216,10 +216,12 @@ class AclSet:
             else:
                 denied_names.add(acl.name)
 
+        lengths = {len(prefix) for prefix in denied_prefixes}
+
         def stands(acl: Acl) -> bool:
             if acl.pattern is _LITERAL and (acl.name == WILDCARD or acl.name in denied_names):
                 return acl.name == WILDCARD
-            return not any(acl.name[: end + 1] in denied_prefixes for end in range(len(acl.name)))
+            return not any(acl.name[:length] in denied_prefixes for length in lengths if length <= len(acl.name))
 
         return any(stands(acl) for acl in allowed)
 

@@ -35,6 +35,7 @@ _HIDDEN: Final = "left out of the answer"
 _EACH: Final = "refused for this one"
 
 _READ_GROUP: Final = (Asked(_OP.READ, _TYPE.GROUP),)
+_JOIN_GROUP: Final = (*_READ_GROUP, Asked(_OP.DESCRIBE, _TYPE.TOPIC, "subscribed to", "not subscribed to"))
 _DESCRIBE_GROUP: Final = (Asked(_OP.DESCRIBE, _TYPE.GROUP),)
 _DELETE_GROUP: Final = (Asked(_OP.DELETE, _TYPE.GROUP, refused=_EACH),)
 _DESCRIBE_CLUSTER: Final = (Asked(_OP.DESCRIBE, _TYPE.CLUSTER),)
@@ -114,7 +115,7 @@ KAFKA: Final[Mapping[ApiKey, Asks]] = {
         Asked(_OP.DESCRIBE, _TYPE.GROUP, "of groups", _EACH),
         Asked(_OP.DESCRIBE, _TYPE.TRANSACTIONAL_ID, "of transactional ids", _EACH),
     ),
-    ApiKey.JOIN_GROUP: _READ_GROUP,
+    ApiKey.JOIN_GROUP: _JOIN_GROUP,
     ApiKey.HEARTBEAT: _READ_GROUP,
     ApiKey.LEAVE_GROUP: _READ_GROUP,
     ApiKey.SYNC_GROUP: _READ_GROUP,
@@ -188,7 +189,7 @@ GRPC: Final[Mapping[str, Asks]] = {
     "TopicService/DeleteRecords": _DELETE_RECORDS,
     "DataService/Produce": _PRODUCE,
     "DataService/Fetch": _FETCH,
-    "GroupService/JoinGroup": _READ_GROUP,
+    "GroupService/JoinGroup": _JOIN_GROUP,
     "GroupService/SyncGroup": (
         *_READ_GROUP,
         Asked(_OP.DESCRIBE, _TYPE.TOPIC, "where the node assigns topics", "not assigned"),
@@ -224,6 +225,8 @@ GRPC: Final[Mapping[str, Asks]] = {
     "DiagnosticsService/GetTransactionHistory": (
         Asked(_OP.DESCRIBE, _TYPE.CLUSTER),
         Asked(_OP.DESCRIBE, _TYPE.TRANSACTIONAL_ID, "instead"),
+        Asked(_OP.DESCRIBE, _TYPE.TOPIC, "of a transactional id", _HIDDEN),
+        Asked(_OP.DESCRIBE, _TYPE.GROUP, "of a transactional id", _HIDDEN),
     ),
     "DiagnosticsService/AbortHangingTransaction": _ALTER_CLUSTER,
     "AclService/CreateAcls": _ALTER_CLUSTER,

@@ -73,7 +73,7 @@ be unknown, and their records deleted. Bring the database back with all of its c
 newer copy. If they are gone for good, start the node once with `semel serve --data-dir DATA_DIR
 --accept-metadata-loss`. It then continues from what the database has. Directories of partitions that the database does
 not know are not deleted but renamed to `TOPIC-N.ID-stray`; `semel log dump` reads what is in them, and you may delete
-them. Topics that were deleted meanwhile are there again, empty. Leader epochs and producer ids go on far behind all
+them. Topics that were deleted meanwhile are there again, empty. Leader epochs and producer ids continue far behind all
 that the lost changes can have given. With several nodes, [start each of them so](cluster.md#postgresql-is-away): the
 replicas that have most lead then.
 

@@ -4,7 +4,7 @@ What was lost may be elections, in-sync sets and moves. So the metadata that is 
 that was given already, and in-sync replicas that lack committed records. Hence the first registration that accepts the
 loss does two things to all partitions, in its own transaction:
 
-- Their leader epochs go on behind all that lost changes can have given. Two logs never differ within one epoch, and
+- Their leader epochs continue behind all that lost changes can have given. Two logs never differ within one epoch, and
   followers find where they part (R3).
 - Those with several replicas have no leader, and nobody is in sync, until it is known which replica has most. The
   controller asks all of them (`most_complete`), and has that one elected whose log ends last: in the highest epoch, and
@@ -73,7 +73,7 @@ def first_leader_epoch(topic: TopicImage) -> int:
     return 0 if highest < EPOCHS_STEP else highest // EPOCHS_STEP * EPOCHS_STEP + 1
 
 
-def begun_anew(image: MetadataImage, known: int, epoch: int) -> list[PartitionChanged]:
+def raised_epochs(image: MetadataImage, known: int, epoch: int) -> list[PartitionChanged]:
     """Return what a registration that accepts a loss changes in all partitions; nothing where another one has done so.
 
     known: the highest leader epoch that the node knew of before

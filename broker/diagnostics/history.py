@@ -7,7 +7,8 @@ to the place where it is broken.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from semel.broker.diagnostics.batches import batches_from
@@ -38,7 +39,22 @@ WRITE_SCAN_BYTES_MAX: Final = 64 << 20
 """So much of all partitions together is looked through for what the producers wrote."""
 
 
-async def read_history(node: Services, key: str, limit: int = 0) -> TransactionHistory:
+def _every(_name: str) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Which topics and which groups' offsets a story names. What is left out is not looked through either."""
+
+    topic: Callable[[str], bool] = _every
+    group: Callable[[str], bool] = _every
+
+
+EVERYTHING: Final = Told()
+
+
+async def read_history(node: Services, key: str, limit: int = 0, told: Told = EVERYTHING) -> TransactionHistory:
     """Return what the log has about a transactional id or a key. The newest `limit` events (0: HISTORY_LIMIT).
 
     Raises `UsageError`, and NOT_COORDINATOR where another node has the log.
@@ -68,13 +84,13 @@ async def read_history(node: Services, key: str, limit: int = 0) -> TransactionH
             for record in decode_records(batch):
                 if record.key is None or named not in record.key:  # most are others': spare decoding them
                     continue
-                if (event := _event(key, record)) is not None:
+                if (event := _event(key, record, told)) is not None:
                     events.append(event)
                     total += 1
     except (SemelError, OSError) as error:
         read_error = str(error)[:500]
     away = transactions.partitions_away().get(tp.partition)
-    writes, cut = await _writes(node, events)
+    writes, cut = await _writes(node, events, told)
     return TransactionHistory(
         key=key,
         coordinator=tp,
@@ -92,7 +108,7 @@ async def read_history(node: Services, key: str, limit: int = 0) -> TransactionH
     )
 
 
-def _event(key: str, record: Record) -> TransactionEvent | None:
+def _event(key: str, record: Record, told: Told) -> TransactionEvent | None:
     """Return what a record says about `key`; None where it is about something else."""
     if record.key is None:
         return None
@@ -100,7 +116,7 @@ def _event(key: str, record: Record) -> TransactionEvent | None:
     if transactional_id is not None:
         if transactional_id != key and key_of_member(transactional_id) != key:
             return None
-        return _step(transactional_id, record)
+        return _step(transactional_id, record, told)
     commit = decode_commit_key(record.key)
     if commit is None or commit.key != key:
         return None
@@ -131,11 +147,12 @@ def _event(key: str, record: Record) -> TransactionEvent | None:
     )
 
 
-def _step(transactional_id: str, record: Record) -> TransactionEvent:
+def _step(transactional_id: str, record: Record, told: Told) -> TransactionEvent:
     if record.value is None:
         return TransactionEvent(record.offset, record.timestamp_ms, "forgotten", transactional_id)
     txn = decode_value(transactional_id, record.value)
     by = None if txn.ending is None else txn.ending.by
+    partitions = sorted(tp for tp in txn.partitions if told.topic(tp.topic))
     return TransactionEvent(
         offset=record.offset,
         time_ms=record.timestamp_ms,
@@ -146,8 +163,8 @@ def _step(transactional_id: str, record: Record) -> TransactionEvent:
         producer_epoch=txn.producer_epoch,
         timeout_ms=NEVER if txn.is_two_phase else txn.timeout_ms,
         start_ms=txn.start_ms,
-        partitions=tuple(sorted(txn.partitions)[:PARTITIONS_SHOWN_MAX]),
-        partitions_total=len(txn.partitions),
+        partitions=tuple(partitions[:PARTITIONS_SHOWN_MAX]),
+        partitions_total=len(partitions),
         client_id="" if txn.client is None else txn.client.client_id,
         client_host="" if txn.client is None else txn.client.host,
         cause="" if txn.ending is None else txn.ending.cause.value,
@@ -160,7 +177,9 @@ def _step(transactional_id: str, record: Record) -> TransactionEvent:
 # --- What the producers wrote -----------------------------------------------------------------------------------------
 
 
-async def _writes(node: Services, events: Iterable[TransactionEvent]) -> tuple[list[TransactionWrite], bool]:
+async def _writes(
+    node: Services, events: Iterable[TransactionEvent], told: Told
+) -> tuple[list[TransactionWrite], bool]:
     """Return the data and markers of the story's producers in its partitions, and whether there may be more."""
     since: dict[TopicPartition, int] = {}
     producers: set[int] = set()
@@ -178,7 +197,7 @@ async def _writes(node: Services, events: Iterable[TransactionEvent]) -> tuple[l
             cut = True
             continue
         try:
-            left = await _writes_to(partition, producers, since[tp], found, left)
+            left = await _writes_to(partition, producers, since[tp], found, left, told)
         except (SemelError, OSError):
             cut = True
         if left <= 0 or len(found) >= WRITES_MAX:
@@ -187,7 +206,12 @@ async def _writes(node: Services, events: Iterable[TransactionEvent]) -> tuple[l
 
 
 async def _writes_to(
-    partition: Partition, producers: set[int], since_ms: int, found: list[TransactionWrite], room_bytes: int
+    partition: Partition,
+    producers: set[int],
+    since_ms: int,
+    found: list[TransactionWrite],
+    room_bytes: int,
+    told: Told,
 ) -> int:
     """Add what the producers wrote to one partition since a time. Returns what is left of `room_bytes`: 0 or less where
     there may be more.
@@ -200,7 +224,11 @@ async def _writes_to(
         if header.producer_id not in producers or not header.is_transactional:
             continue
         if not header.is_control and partition.tp.topic == OFFSETS_TOPIC:
-            found.extend(_offsets(partition.tp, batch, header.producer_id, header.producer_epoch))
+            found.extend(
+                write
+                for write in _offsets(partition.tp, batch, header.producer_id, header.producer_epoch)
+                if told.group(write.group_id) and write.committed is not None and told.topic(write.committed.topic)
+            )
             continue
         kind = "data"
         if header.is_control:

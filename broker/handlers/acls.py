@@ -14,7 +14,7 @@ from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
 from semel.runtime.turns import in_turns
 
 ACLS_MAX: Final = 10_000
-"""Of a cluster: each change of one makes the table of all anew, on each node (S2, S3)."""
+"""Of a cluster: each change of one makes the table of all again, on each node (S2, S3)."""
 PER_REQUEST_MAX: Final = 1_000
 """ACLs, or filters, of one request."""
 

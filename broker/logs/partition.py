@@ -448,7 +448,7 @@ class Partition:
         if offset < self._high_watermark:
             raise FatalError(
                 f"{self.tp} is committed up to {self._high_watermark} here and cannot be cut at {offset}: its leader "
-                "lacks what was acknowledged. To go on without that, stop this node, move the partition's directory "
+                "lacks what was acknowledged. To continue without that, stop this node, move the partition's directory "
                 "out of the data directory, and start it again: it fetches all from the leader",
                 ErrorCode.OFFSET_OUT_OF_RANGE,
             )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from semel.broker.acls.rights import Rights
 from semel.broker.diagnostics.hanging import end_hanging
-from semel.broker.diagnostics.history import read_history
+from semel.broker.diagnostics.history import Told, read_history
 from semel.broker.diagnostics.snapshot import take_snapshot
 from semel.broker.handlers import nodes
 from semel.broker.handlers.leadership import elect_leaders
@@ -78,10 +78,18 @@ async def snapshot(node: Services, rights: Rights, limit: int, producer_ids: Ite
 
 
 async def transaction_history(node: Services, rights: Rights, key: str, limit: int) -> TransactionHistory:
-    """See `read_history`. Who may describe the transactional id, or the cluster, is told."""
-    if not rights.may_with_cluster(told=False):
-        rights.check(ResourceType.TRANSACTIONAL_ID, name_of_transaction(key))
-    return await read_history(node, key, limit)
+    """See `read_history`. Who may describe the cluster hears all of it.
+
+    Who may describe the transactional id hears of the topics and groups that he may describe.
+    """
+    if rights.may_with_cluster(told=False):
+        return await read_history(node, key, limit)
+    rights.check(ResourceType.TRANSACTIONAL_ID, name_of_transaction(key))
+    told = Told(
+        topic=lambda name: rights.may(ResourceType.TOPIC, name, told=False),
+        group=lambda name: rights.may(ResourceType.GROUP, name, told=False),
+    )
+    return await read_history(node, key, limit, told)
 
 
 async def end_hanging_transaction(

@@ -23,6 +23,7 @@ from semel.protocol.api.groups import (
     DescribeGroupRequest,
     FetchedOffset,
     GroupDescription,
+    GroupProtocol,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
@@ -39,6 +40,13 @@ from semel.protocol.api.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from semel.protocol.consumer_protocol import (
+    CONSUMER_PROTOCOL_TYPE,
+    decode_subscription,
+    encode_subscription,
+    protocol_version,
+)
+from semel.protocol.corruption import CorruptDataError
 from semel.protocol.errors import ErrorCode, UsageError, error_for
 from semel.protocol.ids import NO_LEADER_EPOCH
 from semel.runtime.turns import in_turns
@@ -50,9 +58,28 @@ NOT_FETCHED: Final = FetchedOffset(-1, NO_LEADER_EPOCH, "", _DENIED)
 
 
 async def join(node: Services, rights: Rights, request: JoinGroupRequest) -> JoinGroupResponse:
-    """See `GroupCoordinator.join`."""
+    """See `GroupCoordinator.join`. A consumer subscribes to those of its topics that it may describe.
+
+    The others are left out of what it says, because the group may be one whose topics the node assigns, or become one.
+    """
     rights.check(_GROUP, request.group_id)
+    if not rights.are_all and request.protocol_type == CONSUMER_PROTOCOL_TYPE:
+        protocols = tuple([await _permitted_protocol(rights, each) for each in request.protocols])
+        request = replace(request, protocols=protocols)
     return await node.groups.join(request)
+
+
+async def _permitted_protocol(rights: Rights, protocol: GroupProtocol) -> GroupProtocol:
+    try:
+        said = decode_subscription(protocol.metadata)
+        version = protocol_version(protocol.metadata)
+    except CorruptDataError:
+        return protocol  # no node reads a topic in it
+    denied = await rights.denied(_TOPIC, said.topics)
+    if not denied:
+        return protocol
+    seen = replace(said, topics=tuple(topic for topic in said.topics if topic not in denied))
+    return GroupProtocol(protocol.name, encode_subscription(seen, version))
 
 
 async def sync(node: Services, rights: Rights, request: SyncGroupRequest) -> SyncGroupResponse:

@@ -34,7 +34,7 @@ async def create_topics(
     """Create topics; answer for each in order. Who may CREATE on the cluster may create every one."""
     if rights.are_all or rights.may_with_cluster(AclOperation.CREATE, told=False):
         return await changes.create_topics(node, topics, validate_only=validate_only)
-    # What is in the request more than once is refused for that, whoever asks.
+    # What is in the request more than once is refused for that in any case.
     times = Counter([topic.name for topic in topics])
     denied = await rights.denied(_TOPIC, [name for name, count in times.items() if count == 1], AclOperation.CREATE)
     wanted = [topic for topic in topics if topic.name not in denied]

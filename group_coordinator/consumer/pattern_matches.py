@@ -150,7 +150,7 @@ class PatternMatches:
             turns = Turns()
             for name in names:
                 if pattern.effort > EFFORT_MAX:
-                    error = f"matching {written!r} against {len(topics.by_name)} topics takes too long; simplify it"
+                    error = f"matching {written!r} against all topics takes too long; simplify it"
                     break
                 effort += len(name) // _CHARACTERS_PER_EFFORT
                 for found in pattern.walk(name):

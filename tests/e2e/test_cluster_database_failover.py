@@ -76,7 +76,7 @@ def test_E1_R4_each_record_is_transformed_once_through_the_death_of_the_database
     """Consume, transform, produce, in transactions, without a pause."""
     with cluster_run(nodes, tmp_path, "failover", clients) as run:
         pair.primary.kill()
-        run.more()  # leaders and coordinators go on without a database
+        run.more()  # leaders and coordinators continue without a database
         pair.promote()
         wait_takes_changes(AdminClient({"bootstrap.servers": ",".join(nodes.kafka.values())}))
         run.more()

@@ -1,4 +1,4 @@
-"""Three nodes whose PostgreSQL loses what it has committed: all stop, say so, and go on by an operator's word (R10).
+"""Three nodes whose PostgreSQL loses what it has committed: all stop, say so, and continue by an operator's word (R10).
 
 Then the replicas that have most lead, in leader epochs that nobody had: what was acknowledged is there, once (D1, R3,
 R4).

@@ -282,7 +282,7 @@ def test_E1_D1_what_does_not_need_two_nodes_that_are_cut_off_from_each_other_goe
         wait_for(lambda: other not in nodes.partition("cut", here).isr, "a follower that is not reached is out of sync")
         waited = len(over_both.committed)
         with semel.Producer(nodes.bootstrap) as producer:
-            for number in range(60):  # each partition goes on with the third node
+            for number in range(60):  # each partition continues with the third node
                 producer.send("cut", f"plain-{number}".encode(), partition=number % len(IDS))
             producer.flush(90)
         meanwhile = Transactions(nodes.bootstrap, _id_of(nodes, one), "cut", [here, between])

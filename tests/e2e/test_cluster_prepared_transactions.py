@@ -1,6 +1,6 @@
 """Transactions that somebody outside decides about, over three nodes that are killed meanwhile (KIP-939).
 
-Whoever dies, the outside decision is what happens: readers see all of a transaction or nothing, each record once.
+Whatever dies, the outside decision is what happens: readers see all of a transaction or nothing, each record once.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Upgraded(MixedNodes):
     """Three that begin with the older version."""
 
     def __init__(self, folder: Path, older: OlderVersion, url: str) -> None:
-        # Snapshots are often: one that a node of today has written is read by an older one.
+        # Snapshots are often: one that a node of this version has written is read by an older one.
         super().__init__(folder, older, **{"metadata.url": url, "metadata.snapshot.changes": 5})
         self._url = url
         self.old = {1, 2, 3}

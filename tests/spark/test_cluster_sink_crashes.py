@@ -34,9 +34,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcesses]:
 
 
 class Strikes:
-    """Kills whoever leads the output's first partition, or coordinates the query's decisions, as it is then.
+    """Kills the node that leads the output's first partition, or coordinates the query's decisions, as it is then.
 
-    The sink goes on while the others find out. Of three nodes one is away at most: the one before is back first.
+    The sink continues while the others find out. Of three nodes one is away at most: the one before is back first.
     """
 
     def __init__(self, nodes: NodeProcesses, who: str, topic: str, query: Query) -> None:

@@ -127,7 +127,9 @@ class FetchHandler:
         rights:      of the reader
         """
         now_ms = self.node.clock.now_ms()
-        context = self.sessions.open(request, uses_topic_ids=version >= TOPIC_ID_MIN_VERSION, now_ms=now_ms)
+        context = self.sessions.open(
+            request, uses_topic_ids=version >= TOPIC_ID_MIN_VERSION, now_ms=now_ms, owner=rights.who
+        )
         call = FetchCall(request, version, context, done, self._fetch_max_bytes, rights)
         if version >= FOLLOWERS_MIN_VERSION and not only_leader:
             call.silent_max_s = self.node.config.replica_lag_time_max_ms / 1000

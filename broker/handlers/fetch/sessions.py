@@ -71,10 +71,12 @@ class SessionPartition:
 class FetchSession:
     """One client's session: its partitions in the order they are to be read."""
 
-    __slots__ = ("created_ms", "epoch", "id", "last_used_ms", "partitions", "uses_topic_ids")
+    __slots__ = ("created_ms", "epoch", "id", "last_used_ms", "owner", "partitions", "uses_topic_ids")
 
-    def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
+    def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int, owner: str) -> None:
         self.id = session_id
+        self.owner = owner
+        """Who began it: nobody else continues or ends it (S1)."""
         self.epoch = next_epoch(INITIAL_SESSION_EPOCH)
         self.uses_topic_ids = uses_topic_ids
         self.created_ms = now_ms
@@ -111,7 +113,7 @@ class FetchSession:
 class FetchContext:
     """What one fetch is about: the partitions to read, and the session that it belongs to, or is to begin."""
 
-    __slots__ = ("_begins", "_epoch", "_sessions", "_uses_topic_ids", "error", "partitions", "session")
+    __slots__ = ("_begins", "_epoch", "_owner", "_sessions", "_uses_topic_ids", "error", "partitions", "session")
 
     def __init__(
         self,
@@ -122,7 +124,9 @@ class FetchContext:
         begins: bool = False,
         session: FetchSession | None = None,
         error: ErrorCode = ErrorCode.NONE,
+        owner: str = "",
     ) -> None:
+        self._owner = owner
         self._sessions = sessions
         self.partitions = partitions
         self._uses_topic_ids = uses_topic_ids
@@ -143,7 +147,7 @@ class FetchContext:
                 return ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id, []
             return ErrorCode.NONE, session.id, session.take(responses)
         if self._begins:
-            begun = self._sessions.create(self.partitions, self._uses_topic_ids, now_ms)
+            begun = self._sessions.create(self.partitions, self._uses_topic_ids, now_ms, self._owner)
             if begun is not None:
                 begun.take(responses)
                 return ErrorCode.NONE, begun.id, responses
@@ -177,14 +181,19 @@ class FetchSessions:
         """Partitions of all sessions together."""
         return self._partition_count
 
-    def open(self, request: FetchRequest, *, uses_topic_ids: bool, now_ms: int) -> FetchContext:
-        """Find out what a request is about, and bring its session up to date."""
-        if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
-            if request.session_id != NO_SESSION_ID:
-                self._remove(request.session_id)
-            begins = request.session_epoch == INITIAL_SESSION_EPOCH
-            return FetchContext(self, request.partitions, uses_topic_ids=uses_topic_ids, begins=begins)
+    def open(self, request: FetchRequest, *, uses_topic_ids: bool, now_ms: int, owner: str = "") -> FetchContext:
+        """Find out what a request is about, and bring its session up to date.
+
+        owner: who asks. A session of somebody else is one that there is not
+        """
         session = self._sessions.get(request.session_id)
+        if session is not None and session.owner != owner:
+            session = None
+        if request.session_epoch in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
+            if session is not None:
+                self._remove(session.id)
+            begins = request.session_epoch == INITIAL_SESSION_EPOCH
+            return FetchContext(self, request.partitions, uses_topic_ids=uses_topic_ids, begins=begins, owner=owner)
         if session is None:
             return FetchContext(self, (), error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
@@ -207,14 +216,16 @@ class FetchSessions:
         self._sessions.move_to_end(session.id)
         return FetchContext(self, [each.request for each in session.partitions.values()], session=session)
 
-    def create(self, partitions: Sequence[FetchPartition], uses_topic_ids: bool, now_ms: int) -> FetchSession | None:
+    def create(
+        self, partitions: Sequence[FetchPartition], uses_topic_ids: bool, now_ms: int, owner: str = ""
+    ) -> FetchSession | None:
         """Begin a session, or return None where there is no room for one."""
         if not self._make_room(len(partitions), now_ms):
             return None
         session_id = self._draw_id()
         while session_id in self._sessions:
             session_id = self._draw_id()
-        session = FetchSession(session_id, uses_topic_ids, now_ms)
+        session = FetchSession(session_id, uses_topic_ids, now_ms, owner)
         for item in partitions:
             session.partitions[key_of(item.topic, item.topic_id, item.partition)] = SessionPartition(item)
         self._sessions[session_id] = session

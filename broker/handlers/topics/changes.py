@@ -21,7 +21,7 @@ from semel.broker.handlers.topics.replica_placement import placed_as_assigned, p
 from semel.broker.handlers.topics.rules import (
     check_topic_configs,
     check_topic_name,
-    colliding_name,
+    collides,
     internal_topic,
     unified_names,
 )
@@ -125,9 +125,10 @@ class _Creation:
                 f"{topic.name} is internal: the node creates it when it first needs it",
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
             )
-        if (other := colliding_name(topic.name, self._unified)) is not None:
-            raise UsageError(
-                f"topic {topic.name} differs from {other} only by '.' and '_', which metrics can't tell apart",
+        if collides(topic.name, self._unified):
+            raise UsageError(  # without the other one's name: who may create this one need not know of that
+                f"topic {topic.name} differs from one that exists only by '.' and '_', which metrics can't tell apart: "
+                "take another name",
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
             )
         states = _states(self._config, self._image, topic, self._partition_count)

@@ -44,10 +44,9 @@ def unified_names(existing: Iterable[str]) -> dict[str, str]:
     return {name.replace(".", "_"): name for name in existing}
 
 
-def colliding_name(name: str, unified: Mapping[str, str]) -> str | None:
-    """Return a topic that differs from `name` only by '.' and '_'; `unified` is what `unified_names` returned."""
-    other = unified.get(name.replace(".", "_"))
-    return None if other == name else other
+def collides(name: str, unified: Mapping[str, str]) -> bool:
+    """Return whether a topic differs from `name` only by '.' and '_'; `unified` is what `unified_names` returned."""
+    return unified.get(name.replace(".", "_"), name) != name
 
 
 def check_topic_configs(config: NodeConfig, configs: Mapping[str, str]) -> None:

@@ -79,14 +79,14 @@ class NodeProcesses:
             self.kafka[node_id], self.grpc[node_id] = found["kafka"], found["grpc"]
 
     def start_in_vain(self, node_id: int, *options: str) -> tuple[int, str]:
-        """Start a node that ends by itself before it is ready. Returns its exit code, and what it has told."""
+        """Start a node that ends before it is ready. Returns its exit code, and what it has told."""
         before = len(self.log(node_id))
         self._spawn(node_id, *options)
         code = self.wait_ended(node_id)
         return code, self.log(node_id)[before:]
 
     def wait_ended(self, node_id: int) -> int:
-        """Wait until a node has ended by itself, and return its exit code."""
+        """Wait until a node has ended, and return its exit code."""
         process = self._processes.pop(node_id)
         told, _ = process.communicate(timeout=WITHIN_S)
         assert "ready" not in told

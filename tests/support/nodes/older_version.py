@@ -1,4 +1,4 @@
-"""The newest tree of this repository with a lower version of the metadata, and nodes that run it beside those of today.
+"""The newest tree of this repository with a lower version of the metadata, and nodes that run it beside this one's.
 
 It runs interpreted: a node that is to be replaced need not be fast, and compiling it would take minutes.
 """

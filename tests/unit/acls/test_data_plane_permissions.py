@@ -13,6 +13,7 @@ import pytest
 from permitted_node import PERMITTED, only
 from running_node import batch, create_topic, run_with_node
 
+from semel.broker.acls.rights import Rights
 from semel.broker.handlers.produce.large import PART
 from semel.broker.node import Node
 from semel.protocol.api.topics import IsolationLevel
@@ -218,5 +219,36 @@ def test_S7_a_right_that_is_taken_away_counts_in_a_session_and_in_a_fetch_that_w
         again = await client.fetch(12, reading(node, 12, session_id=begun.session_id, session_epoch=2))
         assert again.partitions[0].error is NONE
         assert again.partitions[0].records
+
+    run(tmp_path, test, topics={"t": 1}, **PERMITTED)
+
+
+def test_S7_who_names_a_topic_by_its_id_does_not_hear_its_name(tmp_path: Path) -> None:
+    async def test(node: Node, client: Client) -> None:
+        version = PRODUCE_TOPIC_ID_VERSION
+        answer = await client.produce(version, batches(node, version, "hidden"))
+        assert answer.partitions[0].error is DENIED
+        assert "hidden" not in (answer.partitions[0].error_message or "")
+        by_name = await client.produce(version - 1, batches(node, version - 1, "hidden"))
+        assert "hidden" in (by_name.partitions[0].error_message or ""), "he has said it himself"
+
+    run(tmp_path, test, topics={"hidden": 1}, **PERMITTED)
+
+
+def test_S1_nobody_continues_or_ends_the_fetch_session_of_another_user(tmp_path: Path) -> None:
+    async def test(node: Node, _client: Client) -> None:
+        async def ask(who: str, *topics: str, session_id: int, epoch: int) -> FetchResponse:
+            request = reading(node, 12, *topics, session_id=session_id, session_epoch=epoch)
+            found = node.fetch.begin(request, 12, lambda _: None, rights=Rights(None, "FETCH", (), who))
+            assert isinstance(found, FetchResponse)
+            return found
+
+        mine = (await ask("User:a", "t", session_id=0, epoch=0)).session_id
+        assert mine
+        for epoch in (1, 2):
+            assert (await ask("User:b", session_id=mine, epoch=epoch)).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        for epoch in (0, -1):  # a new one in its place, and its end
+            assert (await ask("User:b", "t", session_id=mine, epoch=epoch)).error is NONE
+        assert (await ask("User:a", session_id=mine, epoch=1)).error is NONE
 
     run(tmp_path, test, topics={"t": 1}, **PERMITTED)

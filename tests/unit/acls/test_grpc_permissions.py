@@ -21,12 +21,13 @@ from user_files import ALICE, PASSWORD, set_user
 
 from semel.broker.acls.principals import der_of_pem, principal_of_certificate
 from semel.broker.acls.requirements import GRPC
+from semel.broker.handlers.offset_commit import commit_offsets
 from semel.broker.listeners.grpc.errors import ERROR_METADATA
 from semel.broker.node import Node
-from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
-from semel.protocol.api.transactions import AddPartitionsToTxnRequest, InitProducerIdRequest
+from semel.protocol.api.groups import NO_GENERATION, NO_MEMBER_ID, OffsetAndMetadata, OffsetCommitRequest
+from semel.protocol.api.transactions import AddPartitionsToTxnRequest, InitProducerIdRequest, TransactionVersion
 from semel.protocol.errors import ErrorCode
-from semel.protocol.ids import TopicPartition
+from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.v1 import (
     acls_pb2,
@@ -436,5 +437,43 @@ def test_of_a_transaction_only_topics_are_told_that_the_caller_may_describe(tmp_
             )
             found = await call(transactions_pb2.DescribeTransactionRequest(transactional_id="x"))
             assert [topic.topic for topic in found.topics] == ["u"]
+
+    asyncio.run(main())
+
+
+def test_S7_the_story_of_a_transaction_names_what_the_caller_may_describe(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running_node(tmp_path, **PERMITTED) as node, channel_to(node) as channel:
+            for name in ("t", "u"):
+                await create_topic(node, name)
+            producer = (await node.transactions.init_producer_id(InitProducerIdRequest("x", 60_000))).producer
+            partitions = (TopicPartition("t", 0), TopicPartition("u", 0))
+            await node.transactions.add_partitions(AddPartitionsToTxnRequest("x", producer, partitions))
+            await node.groups.add_to_transaction("x", producer, "g")
+            offsets = {tp: OffsetAndMetadata(1) for tp in partitions}
+            commit = OffsetCommitRequest(
+                "g", NO_GENERATION, NO_MEMBER_ID, None, offsets, transactional_id="x", producer=producer
+            )
+            await commit_offsets(node, commit, TransactionVersion.V1)
+            call: Any = channel.unary_unary(
+                "/semel.v1.DiagnosticsService/GetTransactionHistory",
+                request_serializer=diagnostics_pb2.TransactionHistoryRequest.SerializeToString,
+                response_deserializer=diagnostics_pb2.TransactionHistory.FromString,
+            )
+
+            async def named(*acls: tuple[str, str]) -> tuple[set[str], set[str]]:
+                """The topics that events name, and the topics of committed offsets."""
+                await only(node, acls)
+                found = await call(diagnostics_pb2.TransactionHistoryRequest(key="x"))
+                topics = {tp.topic for event in found.events for tp in event.partitions}
+                assert all(event.partitions_total == len(event.partitions) for event in found.events)
+                return topics, {write.committed.topic for write in found.writes if write.HasField("committed")}
+
+            everything = {"t", "u", OFFSETS_TOPIC}
+            assert await named(_D, ("DESCRIBE", "topic:u")) == ({"u"}, set())
+            described = [_D, ("DESCRIBE", "topic:u"), ("DESCRIBE", f"topic:{OFFSETS_TOPIC}")]
+            assert await named(*described) == ({"u", OFFSETS_TOPIC}, set())
+            assert await named(*described, ("DESCRIBE", "group:g")) == ({"u", OFFSETS_TOPIC}, {"u"})
+            assert await named(("DESCRIBE", "cluster")) == (everything, {"t", "u"})
 
     asyncio.run(main())

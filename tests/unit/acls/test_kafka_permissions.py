@@ -15,10 +15,14 @@ from permitted_node import PERMITTED, acl, allow, only
 from running_node import create_topic, run_with_node
 
 from semel.broker.acls.requirements import KAFKA
+from semel.broker.acls.rights import ALL_RIGHTS
 from semel.broker.listeners.kafka.all_apis import ALL_APIS
 from semel.broker.node import Node
+from semel.broker.permitted import acls as permitted_acls
+from semel.protocol.acls import AclFilter
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, InitProducerIdRequest
+from semel.protocol.consumer_protocol import Subscription, decode_subscription, encode_subscription
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka.api import ApiKey
@@ -326,6 +330,49 @@ def test_a_denied_request_is_told_to_the_operator(tmp_path: Path, caplog: pytest
         run_with_node(tmp_path, test, **PERMITTED)
     denied = "denied: principal='User:ANONYMOUS' host=127.0.0.1 operation=DESCRIBE resource=GROUP:'g'"
     assert f"{denied} request=DESCRIBE_GROUPS" in caplog.text
+
+
+def test_S7_every_change_of_acls_is_told_whatever_was_refused_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody who is refused often must not hide what an operator should see."""
+
+    async def test(node: Node) -> None:
+        for number in range(60):
+            await ask(node, ApiKey.DESCRIBE_GROUPS, 1, groups=(f"g-{number}",))
+        wanted = [acl("READ", f"topic:t-{number}") for number in range(60)]
+        await permitted_acls.create_acls(node, ALL_RIGHTS, wanted)
+        await permitted_acls.delete_acls(node, ALL_RIGHTS, [AclFilter()])
+
+    with caplog.at_level("WARNING", "semel.audit"):
+        run_with_node(tmp_path, test, **PERMITTED)
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum(line.startswith("denied") for line in lines) == 50
+    assert sum(line.startswith("ACL added") for line in lines) == 60
+    assert sum(line.startswith("ACL removed") for line in lines) == 60
+
+
+def test_S7_a_consumer_subscribes_to_topics_that_it_may_describe(tmp_path: Path) -> None:
+    """The node assigns the topics of consumer groups, also to members that speak the older protocol."""
+
+    async def test(node: Node) -> None:
+        await only(node, [("READ", "group:g"), ("DESCRIBE", "topic:t")])
+        said = Subscription(("t", "u", "missing"), b"data", (TopicPartition("t", 0),), 3, "rack")
+        joined = await ask(
+            node,
+            ApiKey.JOIN_GROUP,
+            3,
+            group_id="g",
+            session_timeout=10_000,
+            rebalance_timeout=10_000,
+            member_id="",
+            protocol_type="consumer",
+            protocols=({"name": "range", "metadata": encode_subscription(said)},),
+        )
+        assert joined.error_code == 0
+        assert decode_subscription(joined.members[0].metadata) == dataclasses.replace(said, topics=("t",))
+
+    run_with_node(tmp_path, test, topics={"t": 1, "u": 1}, **PERMITTED)
 
 
 def test_the_page_of_permissions_is_made_from_the_table() -> None:

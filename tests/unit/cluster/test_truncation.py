@@ -37,7 +37,7 @@ def producers(node: Node) -> list[tuple[int, ...]]:
 def test_R6_a_deposed_leader_forgets_the_producers_and_transactions_that_it_cuts(
     tmp_path: Path, transactional: bool
 ) -> None:
-    """Its own append is in no other log. The same producer repeats it at the next leader, and goes on."""
+    """Its own append is in no other log. The same producer repeats it at the next leader, and continues."""
 
     async def main() -> None:
         async with asyncio.timeout(180), cluster(tmp_path, replica_lag_time_max_ms=60_000) as three:

@@ -11,10 +11,10 @@ from three_nodes import ALL, TOPIC_ID, after, image_of
 from semel.broker.controller.metadata_loss import (
     EPOCHS_STEP,
     ReplicaEnd,
-    begun_anew,
     beyond_lost_epochs,
     first_leader_epoch,
     most_complete,
+    raised_epochs,
     waits_for_ends,
 )
 from semel.broker.metadata.changes import PartitionState, TopicCreated
@@ -22,15 +22,15 @@ from semel.broker.metadata.image import MetadataImage, decode_image, encode_imag
 from semel.protocol.ids import NO_LEADER, new_topic_id
 from semel.protocol.int_bounds import INT32_MAX
 
-ANEW = 3 * EPOCHS_STEP
-LEADERLESS = replace(ALL, leader=NO_LEADER, leader_epoch=ANEW, isr=(), partition_epoch=8)
+RAISED = 3 * EPOCHS_STEP
+LEADERLESS = replace(ALL, leader=NO_LEADER, leader_epoch=RAISED, isr=(), partition_epoch=8)
 
 
 def elected(
     state: PartitionState,
     ends: dict[int, tuple[int, int]],
     *,
-    epoch: int = ANEW,
+    epoch: int = RAISED,
     broker_epoch: int = 0,
     **image: object,
 ) -> PartitionState:
@@ -50,22 +50,22 @@ def test_R3_epochs_go_on_behind_all_that_may_have_been_given() -> None:
     assert beyond_lost_epochs(INT32_MAX) <= INT32_MAX
 
 
-def test_R3_R4_all_partitions_begin_anew_and_those_with_several_replicas_have_no_leader() -> None:
+def test_R3_R4_all_partitions_begin_again_and_those_with_several_replicas_have_no_leader() -> None:
     image = image_of(ALL)
     one = PartitionState(2, 4, (2,), (2,), 3)
     image = image.apply_all(chained([TopicCreated("one", new_topic_id(), (one,))], image.position))
-    changes = begun_anew(image, 9, ANEW)
+    changes = raised_epochs(image, 9, RAISED)
     begun = image.apply_all(chained(list(changes), image.position))
     assert begun.topics["t"].partitions == (LEADERLESS,)
-    assert begun.topics["one"].partitions == (replace(one, leader_epoch=ANEW, partition_epoch=4),)
+    assert begun.topics["one"].partitions == (replace(one, leader_epoch=RAISED, partition_epoch=4),)
     assert [waits_for_ends(begun.topics[name].partitions[0]) for name in ("t", "one")] == [True, False]
-    assert begun_anew(begun, 9, ANEW + EPOCHS_STEP) == [], "another node knew of the same loss"
-    assert begun_anew(begun, ANEW, 2 * ANEW) != [], "one that knew of that knows of a further loss"
+    assert raised_epochs(begun, 9, RAISED + EPOCHS_STEP) == [], "another node knew of the same loss"
+    assert raised_epochs(begun, RAISED, 2 * RAISED) != [], "one that knew of that knows of a further loss"
 
 
 def test_R4_the_longest_log_of_the_highest_epoch_leads() -> None:
     state = elected(LEADERLESS, {1: (5, 90), 2: (6, 70), 3: (6, 80)})
-    assert (state.leader, state.isr, state.elr, state.leader_epoch) == (3, (3,), (), ANEW + 1)
+    assert (state.leader, state.isr, state.elr, state.leader_epoch) == (3, (3,), (), RAISED + 1)
     assert not waits_for_ends(state)
 
 
@@ -102,16 +102,16 @@ def test_R4_as_many_answer_as_each_committed_record_can_not_have_missed(
 def test_R4_an_answer_of_another_time_does_not_count() -> None:
     ends = {1: (6, 80), 2: (6, 80), 3: (6, 80)}
     assert elected(LEADERLESS, ends, broker_epoch=9) == LEADERLESS, "a node has started again since"
-    assert elected(LEADERLESS, ends, epoch=ANEW - EPOCHS_STEP) == LEADERLESS, "there was another loss since"
-    led = replace(LEADERLESS, leader=2, isr=(2,), leader_epoch=ANEW + 1)
-    assert elected(led, ends, epoch=ANEW + 1) == led
-    lost = replace(LEADERLESS, leader_epoch=ANEW + 2)
-    assert elected(lost, ends, epoch=ANEW + 2) == lost, "it has had a leader since: that is an operator's word"
+    assert elected(LEADERLESS, ends, epoch=RAISED - EPOCHS_STEP) == LEADERLESS, "there was another loss since"
+    led = replace(LEADERLESS, leader=2, isr=(2,), leader_epoch=RAISED + 1)
+    assert elected(led, ends, epoch=RAISED + 1) == led
+    lost = replace(LEADERLESS, leader_epoch=RAISED + 2)
+    assert elected(lost, ends, epoch=RAISED + 2) == lost, "it has had a leader since: that is an operator's word"
     assert elected(replace(LEADERLESS, leader_epoch=0), ends, epoch=0).leader == NO_LEADER
 
 
 def test_R3_partitions_that_are_added_after_a_loss_begin_behind_it() -> None:
-    for epoch, first in ((0, 0), (7, 0), (ANEW, ANEW + 1), (ANEW + 5, ANEW + 1)):
+    for epoch, first in ((0, 0), (7, 0), (RAISED, RAISED + 1), (RAISED + 5, RAISED + 1)):
         topic = image_of(replace(ALL, leader_epoch=epoch)).topics["t"]
         assert first_leader_epoch(topic) == first
 
@@ -120,5 +120,5 @@ def test_an_image_knows_the_highest_leader_epoch() -> None:
     image = image_of(ALL, replace(ALL, leader_epoch=11))
     assert image.highest_leader_epoch == 11
     assert decode_image(encode_image(image), image.digest).highest_leader_epoch == 11
-    begun: MetadataImage = image.apply_all(chained(list(begun_anew(image, 11, ANEW)), image.position))
-    assert begun.highest_leader_epoch == ANEW
+    begun: MetadataImage = image.apply_all(chained(list(raised_epochs(image, 11, RAISED)), image.position))
+    assert begun.highest_leader_epoch == RAISED

@@ -16,7 +16,7 @@ from semel.broker.handlers.topics.changes import (
     create_topics,
     delete_topics,
 )
-from semel.broker.handlers.topics.rules import check_topic_name, colliding_name, unified_names
+from semel.broker.handlers.topics.rules import check_topic_name, collides, unified_names
 from semel.broker.node import Node
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 from semel.protocol.api.topics import NewTopic
@@ -37,10 +37,10 @@ def test_bad_names(name: str) -> None:
 
 
 def test_names_that_differ_by_dot_and_underscore_collide() -> None:
-    assert colliding_name("a.b", unified_names(["x", "a_b"])) == "a_b"
-    assert colliding_name("a_b.c", unified_names(["a.b_c"])) == "a.b_c"
-    assert colliding_name("a.b", unified_names(["a.b", "a-b"])) is None
-    assert colliding_name("ab", unified_names(["a.b"])) is None
+    assert collides("a.b", unified_names(["x", "a_b"]))
+    assert collides("a_b.c", unified_names(["a.b_c"]))
+    assert not collides("a.b", unified_names(["a.b", "a-b"]))
+    assert not collides("ab", unified_names(["a.b"]))
 
 
 def test_each_topic_succeeds_or_fails_for_itself(tmp_path: Path) -> None:
