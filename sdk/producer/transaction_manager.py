@@ -194,9 +194,7 @@ class TransactionManager:
 
         Raises `AbortTransactionError` if a part failed meanwhile.
         """
-        self._check_alive()
-        if self._state is State.ABORTABLE:
-            raise self._abortable()
+        self._check_flushed()
         self._move(State.COMMITTING if anything_sent else State.READY)
         return anything_sent
 
@@ -212,9 +210,7 @@ class TransactionManager:
 
     def prepared(self) -> None:
         """Everything is flushed: from now on only a decision is missing. Raises if a part failed meanwhile."""
-        self._check_alive()
-        if self._state is State.ABORTABLE:
-            raise self._abortable()
+        self._check_flushed()
         self._move(State.PREPARED)
 
     def refused_commit(self, error: SemelError, *, is_named: bool = False) -> SemelError:
@@ -285,6 +281,17 @@ class TransactionManager:
     def _check_alive(self) -> None:
         if self._state in (State.FENCED, State.FAILED):
             raise self.stopped_error()
+
+    def _check_flushed(self) -> None:
+        """Raise what happened to the transaction while its records were flushed; nothing if it may be decided."""
+        self._check_alive()
+        if self._state is State.ABORTABLE:
+            raise self._abortable()
+        if self._state not in (State.FLUSHING, State.PREPARED):
+            raise AbortTransactionError(
+                "another thread aborted the transaction, or closed the producer, while this one committed it",
+                ErrorCode.INVALID_TXN_STATE,
+            )
 
     def _abortable(self) -> AbortTransactionError:
         assert self._error is not None

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from chaos import Clients
-from cluster_run import cluster_run
+from cluster_run import cluster_run, in_sync
 from database_servers import PostgresqlServer
 from equal_replicas import assert_replicas_are_equal
 from network import Network, network, why_not
@@ -279,12 +279,12 @@ def test_E1_D1_what_does_not_need_two_nodes_that_are_cut_off_from_each_other_goe
     over_both.more()
     try:
         nodes.network.cut(host(one), host(other))
-        wait_for(lambda: other not in nodes.partition("cut", here).isr, "a follower that is not reached is out of sync")
-        waited = len(over_both.committed)
         with semel.Producer(nodes.bootstrap) as producer:
             for number in range(60):  # each partition continues with the third node
                 producer.send("cut", f"plain-{number}".encode(), partition=number % len(IDS))
             producer.flush(90)
+        wait_for(lambda: other not in nodes.partition("cut", here).isr, "a follower that is not reached is out of sync")
+        waited = len(over_both.committed)
         meanwhile = Transactions(nodes.bootstrap, _id_of(nodes, one), "cut", [here, between])
         meanwhile.start()
         meanwhile.more(10)
@@ -296,6 +296,7 @@ def test_E1_D1_what_does_not_need_two_nodes_that_are_cut_off_from_each_other_goe
         nodes.network.heal()
     over_both.more()
     over_both.stop()
+    in_sync(nodes, "cut")  # so that replicas can be compared as the nodes end
     found = Counter(committed(nodes, "cut"))
     wanted = Counter([f"plain-{number}".encode() for number in range(60)])
     wanted.update(before.committed)

@@ -375,6 +375,17 @@ def test_S7_a_consumer_subscribes_to_topics_that_it_may_describe(tmp_path: Path)
     run_with_node(tmp_path, test, topics={"t": 1, "u": 1}, **PERMITTED)
 
 
+def test_S7_a_new_topic_is_refused_without_the_name_of_one_like_it(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await only(node, [("CREATE", "topic:hidden_*")])
+        topic = {"name": "hidden_pay", "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+        found = await ask(node, ApiKey.CREATE_TOPICS, 7, topics=(topic,), timeout=1_000, validate_only=True)
+        assert found.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert "hidden.pay" not in found.topics[0].error_message
+
+    run_with_node(tmp_path, test, topics={"hidden.pay": 1}, **PERMITTED)
+
+
 def test_the_page_of_permissions_is_made_from_the_table() -> None:
     """Write it again with: .venv/bin/python -P -m semel.broker.acls.page > docs/reference/permissions.md"""
     from semel.broker.acls.page import permissions_page

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from semel.protocol.errors import (
@@ -108,6 +110,19 @@ def test_a_part_that_fails_while_flushing_stops_the_commit_before_the_decision()
     with pytest.raises(AbortTransactionError):
         manager.decide(anything_sent=True)
     assert manager.state is State.ABORTABLE
+
+
+@pytest.mark.parametrize("is_confirmed", [False, True])
+def test_a_transaction_that_another_thread_aborts_while_it_is_flushed_does_not_commit(is_confirmed: bool) -> None:
+    manager = in_state(State.FLUSHING)
+    manager.begin_abort()
+    if is_confirmed:
+        manager.ended(SECOND)
+    state = manager.state
+    for decide in (partial(manager.decide, anything_sent=True), manager.prepared):
+        with pytest.raises(AbortTransactionError, match="another thread aborted the transaction, or closed the"):
+            decide()
+    assert manager.state is state
 
 
 def test_a_part_of_a_transaction_that_is_over_changes_nothing() -> None:
