@@ -122,7 +122,10 @@ def fill(peer: Peer, topic: str, batch: bytes, total_bytes: int) -> None:
 
 
 def read_confluent(peer: Peer, *, topic: str) -> Sample:
-    consumer = confluent_kafka.Consumer(client(peer, group_id="bench", enable_auto_commit=False))
+    # By default librdkafka stops fetching for a second once it holds 100,000 records, whoever sent them: then that
+    # pause is what is measured.
+    settings = client(peer, group_id="bench", enable_auto_commit=False, fetch_queue_backoff_ms=1)
+    consumer = confluent_kafka.Consumer(settings)
     partition = confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)
     consumer.assign([partition])
     _, end = consumer.get_watermark_offsets(partition, TIMEOUT_S)
