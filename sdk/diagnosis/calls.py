@@ -21,25 +21,29 @@ _OTHER_NODE_TIMEOUT_MS = 5_000
 
 async def take_snapshots(control: Control, limit: int = SNAPSHOT_LIMIT) -> Cluster:
     """Return the facts of all nodes. Raises `SemelError` where no node can be reached, or the one asked is too old."""
-    cluster = await _snapshots(control, limit, ())
+    cluster = await _snapshots(control, limit, (), {})
     unresolved = unresolved_producers(cluster)
     if unresolved and len(cluster.nodes) > 1:
-        return await _snapshots(control, limit, unresolved)
+        return await _snapshots(control, limit, unresolved, cluster.unreachable)
     return cluster
 
 
-async def _snapshots(control: Control, limit: int, producer_ids: Iterable[int]) -> Cluster:
+async def _snapshots(
+    control: Control, limit: int, producer_ids: Iterable[int], unreachable: Mapping[int, str]
+) -> Cluster:
+    """Ask all nodes but those that are known to be unreachable."""
     request = diagnostics_pb2.SnapshotRequest(limit=limit, producer_ids=producer_ids)
     addresses = await _addresses(control)
     if len(addresses) <= 1:
         # A single node may be known under an address that can't be reached from here: a container's, a tunnel's.
         return Cluster((await _snapshot(control, request, None),))
+    asked = [node_id for node_id in addresses if node_id not in unreachable]
     outcomes = await asyncio.gather(
-        *(_snapshot(control, request, address) for address in addresses.values()), return_exceptions=True
+        *(_snapshot(control, request, addresses[node_id]) for node_id in asked), return_exceptions=True
     )
     nodes: list[NodeSnapshot] = []
-    unreachable: dict[int, str] = {}
-    for node_id, outcome in zip(addresses, outcomes, strict=True):
+    unreachable = dict(unreachable)
+    for node_id, outcome in zip(asked, outcomes, strict=True):
         if isinstance(outcome, SemelError):
             unreachable[node_id] = outcome.message
         elif isinstance(outcome, BaseException):
@@ -50,8 +54,11 @@ async def _snapshots(control: Control, limit: int, producer_ids: Iterable[int]) 
 
 
 async def _snapshot(control: Control, request: diagnostics_pb2.SnapshotRequest, address: str | None) -> NodeSnapshot:
-    timeout_ms = None if address is None else _OTHER_NODE_TIMEOUT_MS
-    found = await control.call(GET_SNAPSHOT, request, address=address, timeout_ms=timeout_ms)
+    if address is None:
+        return from_message(await control.call(GET_SNAPSHOT, request), NodeSnapshot)
+    # That a node can't be reached is itself a finding, so nobody waits until it can.
+    final = (ErrorCode.NETWORK_EXCEPTION,)
+    found = await control.call(GET_SNAPSHOT, request, address=address, timeout_ms=_OTHER_NODE_TIMEOUT_MS, final=final)
     return from_message(found, NodeSnapshot)
 
 

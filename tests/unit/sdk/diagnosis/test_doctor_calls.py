@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
@@ -29,8 +30,18 @@ class Nodes:
         self.calls: list[tuple[str, str | None, Any]] = []
         self.also: dict[int, NodeSnapshot] = {}
         """What a node tells when it is asked about certain producers."""
+        self.waited_for: list[int] = []
+        """Nodes that a call was tried again at, for as long as it may take."""
 
-    async def call(self, rpc: Any, request: Any, *, address: str | None = None, timeout_ms: float | None = None) -> Any:
+    async def call(
+        self,
+        rpc: Any,
+        request: Any,
+        *,
+        address: str | None = None,
+        timeout_ms: float | None = None,
+        final: Container[ErrorCode] = (),
+    ) -> Any:
         self.calls.append((rpc.name, address, request))
         node_id = min(self.facts) if address is None else int(address.partition(":")[0].removeprefix("node"))
         if rpc.name == "GetMetadata":
@@ -40,6 +51,8 @@ class Nodes:
             return metadata_pb2.GetMetadataResponse(nodes=nodes, topics=[topic])
         facts = self.facts[node_id]
         if isinstance(facts, SemelError):
+            if isinstance(facts, RetriableError) and facts.code not in final:
+                self.waited_for.append(node_id)
             raise facts
         if rpc.name == "GetSnapshot":
             told = self.also.get(node_id, facts) if request.producer_ids else facts
@@ -81,6 +94,19 @@ def test_a_holder_that_is_on_no_list_is_asked_for_by_its_producer_id() -> None:
     assert [one.kind.name for one in diagnose(cluster).findings] == ["lso-held"]
     asked = [list(request.producer_ids) for name, _, request in nodes.calls if name == "GetSnapshot"]
     assert asked == [[], [], [7], [7]]
+
+
+def test_nobody_waits_for_a_node_that_is_away_and_it_is_asked_once() -> None:
+    """It cost the doctor 5 s, and twice that where there was more to ask."""
+    gone = RetriableError("connection refused", ErrorCode.NETWORK_EXCEPTION)
+    nodes = Nodes({1: UNKNOWN, 2: OTHER, 3: gone})
+    cluster = asyncio.run(take_snapshots(nodes))
+    assert cluster.unreachable == {3: "connection refused"}
+    assert nodes.asked("GetSnapshot").count("node3:9094") == 1
+    assert nodes.waited_for == []
+    busy = Nodes({1: NODE, 2: RetriableError("loading", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)})
+    asyncio.run(take_snapshots(busy))
+    assert busy.waited_for == [2], "what will soon answer is waited for"
 
 
 def test_a_history_is_asked_for_once_wherever_nodes_send_the_call() -> None:
