@@ -55,7 +55,8 @@ async def _snapshots(
 
 async def _snapshot(control: Control, request: diagnostics_pb2.SnapshotRequest, address: str | None) -> NodeSnapshot:
     if address is None:
-        return from_message(await control.call(GET_SNAPSHOT, request), NodeSnapshot)
+        found = await control.call(GET_SNAPSHOT, request)
+        return from_message(found, NodeSnapshot)
     # That a node can't be reached is itself a finding, so nobody waits until it can.
     final = (ErrorCode.NETWORK_EXCEPTION,)
     found = await control.call(GET_SNAPSHOT, request, address=address, timeout_ms=_OTHER_NODE_TIMEOUT_MS, final=final)
