@@ -64,9 +64,9 @@ def doctor(
 
     Asks every node of a cluster. Finds nodes that are away or fenced; transactions that block readers, hang, are slow
     or too large; groups that lag, rebalance too often, or whose offsets expire soon; partitions that are offline, have
-    no leader or too few replicas; slow disks; and settings, versions and clocks that put a guarantee at risk. ERROR
-    needs action now. WARNING means that readers wait or a guarantee is at risk. INFO needs no action. Nothing is
-    changed.
+    no leader or too few replicas; slow disks; settings, versions and clocks that put a guarantee at risk; and ACLs that
+    let everybody in, or decide nothing. ERROR needs action now. WARNING means that readers wait or a guarantee is at
+    risk. INFO needs no action. Nothing is changed.
     """
     thresholds = Thresholds(
         slow_ms=round(parse_duration(slow_after, "--slow-after") * 1000),

@@ -46,6 +46,16 @@ class AclOperation(IntEnum):
     TWO_PHASE_COMMIT = 15
 
 
+IMPLIED: Final[Mapping[AclOperation, AclOperation]] = {
+    AclOperation.READ: AclOperation.DESCRIBE,
+    AclOperation.WRITE: AclOperation.DESCRIBE,
+    AclOperation.DELETE: AclOperation.DESCRIBE,
+    AclOperation.ALTER: AclOperation.DESCRIBE,
+    AclOperation.ALTER_CONFIGS: AclOperation.DESCRIBE_CONFIGS,
+}
+"""What is allowed to who is allowed another operation. A denial stands for its own operation alone."""
+
+
 class AclPermission(IntEnum):
     """Whether an ACL allows or denies."""
 

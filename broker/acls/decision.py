@@ -14,23 +14,24 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final
 
-from semel.protocol.acls import ANY_USER, WILDCARD, Acl, AclOperation, AclPermission, PatternType, ResourceType
+from semel.protocol.acls import (
+    ANY_USER,
+    IMPLIED,
+    WILDCARD,
+    Acl,
+    AclOperation,
+    AclPermission,
+    PatternType,
+    ResourceType,
+)
 
 _LITERAL: Final = PatternType.LITERAL
 _EVERY_BIT: Final = sum(1 << operation for operation in AclOperation)
-_IMPLIED: Final = {
-    AclOperation.READ: AclOperation.DESCRIBE,
-    AclOperation.WRITE: AclOperation.DESCRIBE,
-    AclOperation.DELETE: AclOperation.DESCRIBE,
-    AclOperation.ALTER: AclOperation.DESCRIBE,
-    AclOperation.ALTER_CONFIGS: AclOperation.DESCRIBE_CONFIGS,
-}
-"""What is allowed to who is allowed another operation."""
 _ALLOW: Final = AclPermission.ALLOW
 _DENIED: Final = [_EVERY_BIT if operation is AclOperation.ALL else 1 << operation for operation in AclOperation]
 """The bits that an ACL denies, by its operation."""
 _ALLOWED: Final = [
-    bits | (1 << _IMPLIED[operation] if operation in _IMPLIED else 0)
+    bits | (1 << IMPLIED[operation] if operation in IMPLIED else 0)
     for operation, bits in zip(AclOperation, _DENIED, strict=True)
 ]
 """The bits that an ACL allows, by its operation."""

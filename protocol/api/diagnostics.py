@@ -57,6 +57,7 @@ class Section(Enum):
     PARTITIONS = "partitions"
     DISK = "disk"
     SETTINGS = "settings"
+    PERMISSIONS = "permissions"
 
 
 @dataclass(frozen=True, slots=True)

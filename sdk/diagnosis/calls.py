@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from semel.protocol.acl_messages import acl_message, acl_of
+from semel.protocol.acls import Acl, AclFilter
 from semel.protocol.api.diagnostics import SNAPSHOT_LIMIT, HangingEnd, NodeSnapshot, TransactionHistory
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.plain_messages import from_message
-from semel.protocol.v1 import common_pb2, diagnostics_pb2, metadata_pb2
+from semel.protocol.v1 import acls_pb2, common_pb2, diagnostics_pb2, metadata_pb2
+from semel.sdk.diagnosis.acl_rules import AUTHORIZER
 from semel.sdk.diagnosis.findings import Cluster
 from semel.sdk.diagnosis.rules import unresolved_producers
 from semel.sdk.transport.control import Control
 from semel.sdk.transport.known_nodes import addresses_of
-from semel.sdk.transport.rpcs import ABORT_HANGING_TRANSACTION, GET_METADATA, GET_SNAPSHOT, GET_TRANSACTION_HISTORY
+from semel.sdk.transport.rpcs import (
+    ABORT_HANGING_TRANSACTION,
+    DESCRIBE_ACLS,
+    GET_METADATA,
+    GET_SNAPSHOT,
+    GET_TRANSACTION_HISTORY,
+)
 
 _OTHER_NODE_TIMEOUT_MS = 5_000
 
@@ -24,8 +34,22 @@ async def take_snapshots(control: Control, limit: int = SNAPSHOT_LIMIT) -> Clust
     cluster = await _snapshots(control, limit, (), {})
     unresolved = unresolved_producers(cluster)
     if unresolved and len(cluster.nodes) > 1:
-        return await _snapshots(control, limit, unresolved, cluster.unreachable)
-    return cluster
+        cluster = await _snapshots(control, limit, unresolved, cluster.unreachable)
+    return replace(cluster, acls=await _acls(control, cluster))
+
+
+async def _acls(control: Control, cluster: Cluster) -> tuple[Acl, ...] | None:
+    """Return all ACLs; None where no node asks what clients may do."""
+    settings = [one for node in cluster.nodes for one in node.settings]
+    if not any(one.name == AUTHORIZER and one.value for one in settings):
+        return None
+    try:
+        request = acls_pb2.DescribeAclsRequest(filter=acl_message(AclFilter()))
+        return tuple(map(acl_of, (await control.call(DESCRIBE_ACLS, request)).acls))
+    except FatalError as error:
+        if error.code is ErrorCode.SECURITY_DISABLED:
+            return None  # by a node with other settings, which is a finding of its own
+        raise
 
 
 async def _snapshots(

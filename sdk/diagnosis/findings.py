@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from semel.protocol.acls import Acl
 from semel.protocol.api.diagnostics import NO_TIME, NodeSnapshot, Section, Severity
 from semel.protocol.ids import NO_LEADER, TopicPartition
 from semel.protocol.wording import command
@@ -46,11 +47,17 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The facts of all nodes. unreachable: of those that did not answer, why; addresses: of several, for gRPC."""
+    """The facts of all nodes.
+
+    unreachable: of those that did not answer, why
+    addresses:   of several nodes, for gRPC
+    acls:        all there are; None where nobody asks what clients may do
+    """
 
     nodes: tuple[NodeSnapshot, ...]
     unreachable: Mapping[int, str] = field(default_factory=dict)
     addresses: Mapping[int, str] = field(default_factory=dict)
+    acls: tuple[Acl, ...] | None = None
 
     @property
     def newest(self) -> NodeSnapshot | None:
@@ -409,6 +416,39 @@ _TABLE: Final = (
         "no-disk-reserve", _S.SETTINGS,
         "On a full disk the node could not even write the markers and records that make room.",
         "Keep a reserve.",
+    ),
+    FindingKind(
+        "acl-for-everybody", _S.PERMISSIONS,
+        "Who can connect, in whatever way the node lets clients in, may do it: no password or certificate is needed to "
+        "be one of everybody.",
+        "Allow it to the users that need it, and then remove the ACL for everybody.",
+    ),
+    FindingKind(
+        "super-user-anonymous", _S.PERMISSIONS,
+        "Whoever gives neither a password nor a certificate may do everything, to ACLs and users too.",
+        "Name a user in super.users in place of User:ANONYMOUS, and restart the nodes one after the other.",
+    ),
+    FindingKind(
+        "open-without-acl", _S.PERMISSIONS,
+        "What no ACL is about is open to everybody who can connect: a topic whose name has a typing error, for "
+        "instance, and one that was just created.",
+        "Write ACLs for what is used, and then set allow.everyone.if.no.acl.found to false on all nodes.",
+    ),
+    FindingKind(
+        "nobody-administers", _S.PERMISSIONS,
+        "No ACL can be added, and nothing of the cluster changed, by anybody.",
+        "Name a user in super.users, and restart the nodes one after the other.",
+    ),
+    FindingKind(
+        "acl-ineffective", _S.PERMISSIONS,
+        "It does not do what it says. Where it denies something, somebody may rely on that.",
+        "Write one that says what is meant, or take the user out of super.users; and remove this one.",
+    ),
+    FindingKind(
+        "acl-redundant", _S.PERMISSIONS,
+        "The ACLs that there are decide the same without it. Who removes it later, to take something away, takes "
+        "nothing away.",
+        "Remove it, if the wider one is meant.",
     ),
 )  # fmt: skip
 

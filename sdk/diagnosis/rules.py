@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from semel.protocol.api.diagnostics import Section, Thresholds
+from semel.sdk.diagnosis.acl_rules import acl_findings
 from semel.sdk.diagnosis.cluster_rules import (
     agreement_findings,
     metadata_findings,
@@ -32,6 +33,7 @@ def diagnose(cluster: Cluster, thresholds: Thresholds | None = None) -> Diagnosi
         *disk_findings(cluster, limits),
         *setting_findings(cluster),
         *agreement_findings(cluster, limits),
+        *acl_findings(cluster),
     ]
     found.sort(key=_place)
     return Diagnosis(cluster, tuple(found))

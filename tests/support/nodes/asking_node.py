@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from live_node import LiveNode
 from user_files import ALICE, PASSWORD
@@ -29,6 +30,13 @@ def asking(users: Path, **more: Any) -> dict[str, Any]:
 
 def at(address: object, user: str = ALICE, password: str = PASSWORD, mechanism: str = MECHANISMS[0]) -> Bootstrap:
     return Bootstrap((str(address),), Security(None, Login(user, password, mechanism=mechanism)))
+
+
+def address_for(node: LiveNode, user: str = ALICE) -> str:
+    """Return the address that a command is given, with the user and where his password is."""
+    file = Path(node.node.data_dir).parent / f"password-{user}"
+    file.write_text(PASSWORD)
+    return f"sasl://{node.node.grpc_address}?sasl.username={user}&sasl.password.location={quote(str(file), safe='')}"
 
 
 async def authenticated(node: LiveNode, user: str = ALICE, password: str = PASSWORD, **more: Any) -> Connection:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from asking_node import asking
+from asking_node import address_for, asking
 from live_node import LiveNode
 from permitted_node import PERMITTED, acl
 from typer.testing import CliRunner
-from user_files import ALICE, PASSWORD, set_user
+from user_files import ALICE, set_user
 
 import semel
 from semel.cli.main import app
@@ -22,15 +22,6 @@ from semel.protocol.ids import TopicPartition
 ME = f"User:{ALICE}"
 
 
-def at(node: LiveNode, user: str) -> str:
-    from urllib.parse import quote
-
-    folder = Path(node.node.data_dir).parent
-    (folder / f"password-{user}").write_text(PASSWORD)
-    location = quote(str(folder / f"password-{user}"), safe="")
-    return f"sasl://{node.node.grpc_address}?sasl.username={user}&sasl.password.location={location}"
-
-
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[LiveNode]:
     users = set_user(set_user(tmp_path / "users"), "admin")
@@ -39,15 +30,15 @@ def node(tmp_path: Path) -> Iterator[LiveNode]:
 
 
 def run(node: LiveNode, *words: str, user: str = "admin", succeeds: bool = True) -> str:
-    done = CliRunner().invoke(app, ["acl", *words, "--bootstrap", at(node, user)])
+    done = CliRunner().invoke(app, ["acl", *words, "--bootstrap", address_for(node, user)])
     assert (done.exit_code == 0) is succeeds, done.output
     return done.output
 
 
 def test_a_super_user_allows_and_a_producer_and_a_consumer_work(node: LiveNode) -> None:
-    admin = semel.Admin(at(node, "admin"))
+    admin = semel.Admin(address_for(node, "admin"))
     admin.create_topic("orders")
-    refused = semel.Producer(at(node, ALICE))
+    refused = semel.Producer(address_for(node, ALICE))
     with pytest.raises(FatalError) as denied:
         refused.send("orders", b"x").result()
     assert denied.value.code in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -57,19 +48,19 @@ def test_a_super_user_allows_and_a_producer_and_a_consumer_work(node: LiveNode) 
     said = run(node, "add", "--allow", ME, "--producer", "--consumer", "--topic", "orders", "--group", "billing")
     assert f"{ME} may WRITE TOPIC:orders from *" in said
     assert f"{ME} may READ GROUP:billing from *" in said
-    with semel.Producer(at(node, ALICE)) as producer:
+    with semel.Producer(address_for(node, ALICE)) as producer:
         producer.send("orders", b"x").result()
-    with semel.Consumer(at(node, ALICE), group="billing", auto_offset_reset="earliest") as consumer:
+    with semel.Consumer(address_for(node, ALICE), group="billing", auto_offset_reset="earliest") as consumer:
         consumer.subscribe(["orders"])
         assert next(iter(consumer)).value == b"x"
-    with semel.Consumer(at(node, ALICE), group="other") as consumer:
+    with semel.Consumer(address_for(node, ALICE), group="other") as consumer:
         consumer.subscribe(["orders"])
         with pytest.raises(FatalError) as denied:
             next(iter(consumer))
         assert denied.value.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
     run(node, "remove", "--principal", ME, "--topic", "orders", "--yes")
     run(node, "add", "--allow", ME, "--operation", "describe", "--topic", "orders")
-    with semel.Consumer(at(node, ALICE), auto_offset_reset="earliest") as consumer:
+    with semel.Consumer(address_for(node, ALICE), auto_offset_reset="earliest") as consumer:
         consumer.assign([TopicPartition("orders", 0)])
         with pytest.raises(FatalError, match="semel acl add --consumer") as denied:
             next(iter(consumer))
@@ -104,7 +95,7 @@ def test_acls_are_listed_and_removed(node: LiveNode) -> None:
     assert "no ACL is like that" in run(node, "remove", "--topic", "or", "--yes", succeeds=False)
     assert "1 ACL removed" in run(node, "remove", "--topic-prefix", "or", "--operation", "read", "--yes")
     assert "1 ACL removed" in run(node, "remove", "--principal", ME, "--all", "--yes")
-    with semel.Admin(at(node, "admin")) as admin:
+    with semel.Admin(address_for(node, "admin")) as admin:
         assert admin.acls() == [acl("ALL", "cluster", principal="User:*", denies=True)]
         assert admin.delete_acls([AclFilter()]) == [acl("ALL", "cluster", principal="User:*", denies=True)]
 
@@ -131,14 +122,14 @@ def test_what_is_wrong_is_said_with_the_next_step(words: tuple[str, ...], said: 
 
 
 def test_who_may_not_alter_the_cluster_changes_no_acl(node: LiveNode) -> None:
-    with semel.Admin(at(node, ALICE)) as mine:
+    with semel.Admin(address_for(node, ALICE)) as mine:
         for call in (lambda: mine.create_acls([acl("ALL", "cluster", principal=ME)]), mine.acls):
             with pytest.raises(FatalError) as denied:
                 call()
             assert denied.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         with pytest.raises(UsageError):
             mine.create_acls([acl("ALL", "cluster", principal=ME)._replace(name="")])
-    with semel.Admin(at(node, "admin")) as admin:
+    with semel.Admin(address_for(node, "admin")) as admin:
         assert admin.acls() == []
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doctor_acl_facts import ACL_CASES
 from doctor_cluster_facts import CLUSTER_CASES
 from doctor_facts import (
     GIB,
@@ -180,7 +181,7 @@ def test_each_kind_is_found_alone(name: str) -> None:
 
 def test_every_kind_has_its_case() -> None:
     elsewhere = {"node-unreachable", "unknown-holder", "oversized-transaction", "leaders-skewed"}  # tested below
-    assert {*CASES, *elsewhere, *CLUSTER_CASES} == set(KINDS)
+    assert {*CASES, *elsewhere, *CLUSTER_CASES, *ACL_CASES} == set(KINDS)
 
 
 def test_every_setting_that_a_rule_looks_at_is_told() -> None:
