@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
 from semel.broker.listeners.kafka.limits import entries_max
 from semel.broker.listeners.kafka.registry import LATER, Answer, Api, RequestContext
 from semel.broker.permitted.produce import begin_produce
 from semel.protocol.errors import ErrorCode
-from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.api import ApiKey, Part
 from semel.protocol.kafka.fetch import FETCH_MAX_VERSION, FETCH_MIN_VERSION, FetchRequest, FetchResponse
 from semel.protocol.kafka.produce import (
     ACKS_NONE,
@@ -32,23 +34,37 @@ def produce_api(handler: ProduceHandler) -> Api:
         if request.acks == ACKS_NONE:
 
             def dropped(response: ProduceResponse) -> None:
+                if context.usage is not None:
+                    context.usage.produced()
                 _abort_on_error(context, response)
                 context.answer(None)
 
             response = begin_produce(handler, context.rights, request, version, dropped, context)
             if response is None:
                 return LATER
+            if context.usage is not None:
+                context.usage.produced()
             _abort_on_error(context, response)
             return None
+
+        def framed(response: ProduceResponse) -> Sequence[Part]:
+            if context.usage is not None:
+                response.throttle_time_ms = context.usage.produced()
+            return response.frame(version, context.correlation_id)
+
         response = begin_produce(
             handler,
             context.rights,
             request,
             version,
-            lambda response: context.answer(response.frame(version, context.correlation_id)),
+            lambda response: context.answer(framed(response)),
             context,
         )
-        return LATER if response is None else response.frame(version, context.correlation_id)
+        if response is None:
+            return LATER
+        if context.usage is not None:
+            response.throttle_time_ms = context.usage.produced()
+        return response.frame(version, context.correlation_id)
 
     return Api(
         ApiKey.PRODUCE,
@@ -78,6 +94,7 @@ def fetch_api(handler: FetchHandler) -> Api:
             version,
             lambda response: context.answer(response.frame(version, context.correlation_id)),
             rights=context.rights,
+            usage=context.usage,
         )
         if isinstance(begun, FetchResponse):
             return begun.frame(version, context.correlation_id)

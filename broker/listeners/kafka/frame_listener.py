@@ -98,6 +98,10 @@ class FrameListener(ABC):
     def _connection_limits(self) -> ConnectionLimits:
         """Return how many connections there may be."""
 
+    def _connection_wait_s(self, address: str) -> float:
+        """Return after how long a new connection of an address is to be closed; 0 where it is served."""
+        return 0.0
+
     @abstractmethod
     def _finish(self) -> None:
         """Let no request wait for others any more: the listener stops."""
@@ -107,7 +111,9 @@ class FrameListener(ABC):
         self._listens = listens
         self.loop = asyncio.get_running_loop()
         limits = self._connection_limits()
-        self._acceptor = Acceptor(self.name, self._protocol, limits, self.refusals, self._encryption)
+        self._acceptor = Acceptor(
+            self.name, self._protocol, limits, self.refusals, self._encryption, self._connection_wait_s
+        )
         await self.listen()
         self._watch()
 
