@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+_ROUNDED: Final = 1 + 1e-9
+"""Sums of many numbers are not exact: nobody waits for that."""
 
 
 class Windows(NamedTuple):
@@ -48,7 +51,7 @@ class Rate:
     def wait_s(self, bound: float, now: float) -> float:
         """Return after how long without anything more the rate is within `bound`; 0 where it is now."""
         rate = self.per_second(now)
-        return (rate - bound) / bound * self._elapsed(now) if rate > bound else 0.0
+        return (rate - bound) / bound * self._elapsed(now) if rate > bound * _ROUNDED else 0.0
 
     def _forget(self, now: float) -> None:
         samples, oldest = self._samples, now - self._windows.remembered_s
