@@ -46,25 +46,17 @@ def produce_api(handler: ProduceHandler) -> Api:
                 context.usage.produced()
             _abort_on_error(context, response)
             return None
-
-        def framed(response: ProduceResponse) -> Sequence[Part]:
-            if context.usage is not None:
-                response.throttle_time_ms = context.usage.produced()
-            return response.frame(version, context.correlation_id)
-
+        if context.usage is not None:
+            return _begin_counted(handler, context, request)
         response = begin_produce(
             handler,
             context.rights,
             request,
             version,
-            lambda response: context.answer(framed(response)),
+            lambda response: context.answer(response.frame(version, context.correlation_id)),
             context,
         )
-        if response is None:
-            return LATER
-        if context.usage is not None:
-            response.throttle_time_ms = context.usage.produced()
-        return response.frame(version, context.correlation_id)
+        return LATER if response is None else response.frame(version, context.correlation_id)
 
     return Api(
         ApiKey.PRODUCE,
@@ -74,6 +66,21 @@ def produce_api(handler: ProduceHandler) -> Api:
         pipelined=True,
         advertised_min_version=0,
     )
+
+
+def _begin_counted(handler: ProduceHandler, context: RequestContext, request: ProduceRequest) -> Answer:
+    """Begin a request of a client with a quota, whose answer says how long nothing more is read of it."""
+    version = context.api_version
+
+    def framed(response: ProduceResponse) -> Sequence[Part]:
+        assert context.usage is not None
+        response.throttle_time_ms = context.usage.produced()
+        return response.frame(version, context.correlation_id)
+
+    response = begin_produce(
+        handler, context.rights, request, version, lambda response: context.answer(framed(response)), context
+    )
+    return LATER if response is None else framed(response)
 
 
 def _abort_on_error(context: RequestContext, response: ProduceResponse) -> None:

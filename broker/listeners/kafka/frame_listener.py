@@ -236,6 +236,7 @@ class FrameListener(ABC):
             elif connection.quiet and now - connection.last_used >= idle_s:
                 counters.idle_connections_closed += 1
                 connection.expire()
+        self.node.client_quotas.forget_idle()
         for claim in self.room.crowding(now, receive_s):
             claim.owner.leave_room_to_others()
         self._watch_timer = self.loop.call_later(every_s, self._watch)
