@@ -19,6 +19,7 @@ from semel.broker.logs.offline import OfflineLog
 from semel.broker.metadata.changes import (
     BrokerRegistered,
     Change,
+    ClientQuotasChanged,
     ConfigsChanged,
     PartitionChanged,
     PartitionsAdded,
@@ -53,17 +54,20 @@ class MetadataFollower:
         logs: LogManager,
         coordinators: Coordinators,
         configure: Callable[[MetadataImage], None],
+        quotas_changed: Callable[[], None],
         config: Callable[[], NodeConfig],
         replicas: Replicas | None = None,
     ) -> None:
         """`configure` takes over the node's dynamic settings from an image; `config` gives the node's settings.
 
+        quotas_changed: is called when clients have other quotas
         replicas: None where the node is alone: then it leads all that it has
         """
         self._replicas = replicas
         self._logs = logs
         self._coordinators = coordinators
         self._configure = configure
+        self._quotas_changed = quotas_changed
         self._config = config
         self._pending: deque[tuple[Change, MetadataImage]] = deque()
         self._work = asyncio.Event()
@@ -75,6 +79,8 @@ class MetadataFollower:
         if isinstance(change, ConfigsChanged) and change.resource == BROKER_RESOURCE:
             # Handlers that run next must see the new settings already.
             self._configure(image)
+        elif isinstance(change, ClientQuotasChanged):
+            self._quotas_changed()
         self._pending.append((change, image))
         self._idle.clear()
         self._work.set()

@@ -64,6 +64,7 @@ from semel.broker.open_files import open_files_limit, share_open_files, warn_of_
 from semel.broker.peers.encryption import PeerEncryption
 from semel.broker.peers.peers import Peers
 from semel.broker.peers.secret import ClusterSecret, secret_of
+from semel.broker.quotas.client_quotas import ClientQuotas
 from semel.broker.registration import (
     Return,
     advertised,
@@ -164,6 +165,7 @@ class Node:
         self._locks: list[StorageLock] = []
         self._metadata: Metadata | None = None
         self._authorizer: Authorizer | None = None
+        self._client_quotas: ClientQuotas | None = None
         self._history = MetadataHistory(
             storage, self.data_dir, loaded.config.node_id, executor, accepts_loss=accept_metadata_loss
         )
@@ -264,6 +266,11 @@ class Node:
     def authorizer(self) -> Authorizer:
         assert self._authorizer is not None, "the node is not started"
         return self._authorizer
+
+    @property
+    def client_quotas(self) -> ClientQuotas:
+        assert self._client_quotas is not None, "the node is not started"
+        return self._client_quotas
 
     @property
     def logs(self) -> LogManager:
@@ -448,7 +455,12 @@ class Node:
             barrier=ReplicationBarrier(self) if self.is_clustered else ONE_NODE,
         )
         self._follower = MetadataFollower(
-            self.logs, self._coordinators, self._configure, lambda: self.config, self._replicas
+            self.logs,
+            self._coordinators,
+            self._configure,
+            self.client_quotas.update,
+            lambda: self.config,
+            self._replicas,
         )
         try:
             await self._follower.reconcile(
@@ -629,6 +641,7 @@ class Node:
             on_deposed=self._deposed,
         )
         self._authorizer = Authorizer(config, self._metadata)
+        self._client_quotas = ClientQuotas(config, self._metadata, self.clock)
         try:
             await self._metadata.open()
             if not self.is_clustered:
@@ -645,6 +658,7 @@ class Node:
             self._users.know_cluster(self._metadata.image.cluster_id)
         await self._history.check(self._metadata)
         self._configure(self._metadata.image)
+        self._client_quotas.update()
 
     async def _wait_until_alone(self, metadata: Metadata) -> None:
         try:

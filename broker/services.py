@@ -11,6 +11,7 @@ from semel.broker.logs.manager import LogManager
 from semel.broker.logs.partition import Partition
 from semel.broker.logs.replication_quota import ReplicationQuotas
 from semel.broker.metadata.metadata import Metadata
+from semel.broker.quotas.client_quotas import ClientQuotas
 from semel.group_coordinator.coordinator import GroupCoordinator
 from semel.protocol.ids import TopicPartition
 from semel.runtime.clock import Clock
@@ -34,6 +35,9 @@ class Services(Protocol):
 
     @property
     def authorizer(self) -> Authorizer: ...
+
+    @property
+    def client_quotas(self) -> ClientQuotas: ...
 
     @property
     def logs(self) -> LogManager: ...

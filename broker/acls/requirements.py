@@ -74,6 +74,8 @@ _ALTER_CONFIGS: Final = (
     Asked(_OP.ALTER_CONFIGS, _TYPE.CLUSTER, "of nodes", _EACH),
     Asked(_OP.ALTER_CONFIGS, _TYPE.GROUP, "of groups", _EACH),
 )
+_DESCRIBE_QUOTAS: Final = (Asked(_OP.DESCRIBE_CONFIGS, _TYPE.CLUSTER),)
+_ALTER_QUOTAS: Final = (Asked(_OP.ALTER_CONFIGS, _TYPE.CLUSTER),)
 _LIST_OFFSETS: Final = (Asked(_OP.DESCRIBE, _TYPE.TOPIC, refused=_EACH),)
 _DELETE_RECORDS: Final = (Asked(_OP.DELETE, _TYPE.TOPIC, refused=_EACH),)
 _COMMIT_OFFSETS: Final = (*_READ_GROUP, Asked(_OP.READ, _TYPE.TOPIC, refused=_EACH))
@@ -156,7 +158,8 @@ KAFKA: Final[Mapping[ApiKey, Asks]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _ALTER_CLUSTER,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _DESCRIBE_CLUSTER,
     ApiKey.OFFSET_DELETE: _DELETE_OFFSETS,
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: (Asked(_OP.DESCRIBE_CONFIGS, _TYPE.CLUSTER),),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _DESCRIBE_QUOTAS,
+    ApiKey.ALTER_CLIENT_QUOTAS: _ALTER_QUOTAS,
     ApiKey.DESCRIBE_QUORUM: _DESCRIBE_CLUSTER,
     ApiKey.UPDATE_FEATURES: _ALTER_CLUSTER,
     ApiKey.DESCRIBE_CLUSTER: (Asked(_OP.DESCRIBE, _TYPE.CLUSTER, "what may be done with the cluster", "none"),),
@@ -232,5 +235,7 @@ GRPC: Final[Mapping[str, Asks]] = {
     "AclService/CreateAcls": _ALTER_CLUSTER,
     "AclService/DeleteAcls": _ALTER_CLUSTER,
     "AclService/DescribeAcls": _DESCRIBE_CLUSTER,
+    "QuotaService/AlterClientQuotas": _ALTER_QUOTAS,
+    "QuotaService/DescribeClientQuotas": _DESCRIBE_QUOTAS,
 }
 """What the calls of semel.v1 ask for, by service and method."""

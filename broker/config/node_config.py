@@ -17,6 +17,7 @@ from typing import Final
 
 from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.config.permissions import PermissionConfig
+from semel.broker.config.quotas import QuotaConfig
 from semel.broker.config.sasl import SaslConfig
 from semel.broker.config.tls import TlsConfig
 from semel.broker.log.config import LogDefaults, TopicOnlySettings
@@ -302,6 +303,7 @@ PARTS: Final[Mapping[type[PartConfig], str]] = MappingProxyType(
         TlsConfig: "TLS",
         SaslConfig: "Users",
         PermissionConfig: "Permissions",
+        QuotaConfig: "Client quotas",
         MetadataSettings: "Metadata",
         PeerConfig: "Other nodes",
         ReplicationConfig: "Replication",
@@ -325,6 +327,7 @@ class NodeConfig(
     TlsConfig,
     SaslConfig,
     PermissionConfig,
+    QuotaConfig,
     MetadataSettings,
     PeerConfig,
     ReplicationConfig,

@@ -9,6 +9,7 @@ from semel.broker.handlers.newest import know_topics
 from semel.broker.handlers.topics.changes import create_internal_topic, create_topics
 from semel.broker.handlers.topics.descriptions import describe_cluster, describe_topic
 from semel.broker.handlers.topics.rules import check_topic_name
+from semel.broker.quotas.client_quotas import UNBOUNDED, Mutations
 from semel.broker.services import Services
 from semel.protocol.api.metadata import ClusterDescription, TopicResult
 from semel.protocol.api.topics import NewTopic
@@ -47,12 +48,12 @@ async def all_topics(node: Services, *, include_internal: bool) -> tuple[TopicRe
 
 
 async def topics_by_name(
-    node: Services, names: Sequence[str], *, allow_auto_create: bool = False
+    node: Services, names: Sequence[str], *, allow_auto_create: bool = False, mutations: Mutations = UNBOUNDED
 ) -> tuple[TopicResult, ...]:
     """Return the topics named, in order, creating those that are missing where both caller and node allow it."""
     refused: Mapping[str, TopicResult] = {}
     if allow_auto_create and node.config.auto_create_topics_enable:
-        refused = await _create_missing(node, names)
+        refused = await _create_missing(node, names, mutations)
     else:
         await know_topics(node, names)
     return tuple([refused.get(name) or topic_by_name(node, name) async for name in in_turns(names)])
@@ -63,14 +64,14 @@ async def topics_by_id(node: Services, topic_ids: Sequence[TopicId]) -> tuple[To
     return tuple([_by_id(node, topic_id) async for topic_id in in_turns(topic_ids)])
 
 
-async def _create_missing(node: Services, names: Sequence[str]) -> Mapping[str, TopicResult]:
+async def _create_missing(node: Services, names: Sequence[str], mutations: Mutations) -> Mapping[str, TopicResult]:
     """Create the topics that are missing. Returns those that could not be, each with its error."""
     missing = dict.fromkeys([name async for name in in_turns(names) if node.metadata.topic(name) is None])
     try:
         for name in INTERNAL_TOPICS.intersection(missing):
             await create_internal_topic(node, name)
         wanted = [NewTopic(name) for name in missing if name not in INTERNAL_TOPICS]
-        results = await create_topics(node, wanted[:CREATED_PER_REQUEST_MAX])
+        results = await create_topics(node, wanted[:CREATED_PER_REQUEST_MAX], mutations=mutations)
         results += tuple([_created_later(topic.name) async for topic in in_turns(wanted[CREATED_PER_REQUEST_MAX:])])
     except SemelError as error:
         # Nothing can be created now, which is no reason to say nothing of the topics that are there.

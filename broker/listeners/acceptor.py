@@ -68,8 +68,17 @@ class Acceptor:
         limits: ConnectionLimits,
         log: LimitedLog,
         encryption: Callable[[], ssl.SSLContext] | None = None,
+        wait_s: Callable[[str], float] = lambda _address: 0.0,
     ) -> None:
-        """`encryption`: gives what a connection is encrypted with that is accepted now. None: nothing encrypts them."""
+        """`encryption`: gives what a connection is encrypted with that is accepted now. None: nothing encrypts them.
+
+        wait_s: asked for each connection of an address; more than 0: it is one too many, and closed after so many
+                seconds, in which its client does not try again (KIP-612)
+        """
+        self._wait_s = wait_s
+        self._throttled: dict[socket.socket, tuple[str, asyncio.TimerHandle]] = {}
+        self.throttled = 0
+        """Connections that came faster than the quota of their address allows."""
         self._name = name
         self._encryption = encryption
         self._protocol = protocol
@@ -129,6 +138,8 @@ class Acceptor:
         for each in sockets:
             self._loop.remove_reader(each)
             each.close()
+        for throttled in tuple(self._throttled):
+            self._end_throttled(throttled)
         if self._accepting:
             for handshaking in self._handshaking:
                 _hang_up(handshaking)
@@ -163,6 +174,10 @@ class Acceptor:
                 continue  # of one connection, which was gone before it was accepted
             address = str(name[0])
             if self._admits(address, f"{name[0]}:{name[1]}"):
+                wait_s = self._wait_s(address)
+                if wait_s > 0:
+                    self._throttle(accepted, address, wait_s)
+                    continue
                 connection = _Accepted(accepted, name)
                 if self._encryption is None:
                     task = self._loop.create_task(self._begin(connection, address))
@@ -173,6 +188,16 @@ class Acceptor:
                 task.add_done_callback(self._accepting.discard)
             else:
                 accepted.close()
+
+    def _throttle(self, accepted: socket.socket, address: str, wait_s: float) -> None:
+        self.throttled += 1
+        self._throttled[accepted] = address, self._loop.call_later(wait_s, self._end_throttled, accepted)
+
+    def _end_throttled(self, accepted: socket.socket) -> None:
+        address, timer = self._throttled.pop(accepted)
+        timer.cancel()
+        accepted.close()
+        self.left(address)
 
     def _admits(self, address: str, peer: str) -> bool:
         limits = self.limits

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from semel.protocol.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
 from semel.protocol.ids import TopicId, format_topic_id, parse_topic_id
+from semel.protocol.quotas import CLIENT_ID, IP, USER, QuotaAlteration, QuotaEntity
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +216,13 @@ class AclsChanged:
     removed: tuple[Acl, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ClientQuotasChanged:
+    """Quotas of clients that are set, or removed where their value is None: none of those is missing before."""
+
+    quotas: tuple[QuotaAlteration, ...]
+
+
 Change: TypeAlias = (
     ClusterCreated
     | BrokerRegistered
@@ -231,6 +239,7 @@ Change: TypeAlias = (
     | ProducerIdsAllocated
     | MetadataVersionRaised
     | AclsChanged
+    | ClientQuotasChanged
 )
 
 KINDS: Final[Mapping[str, type[Change]]] = {
@@ -249,10 +258,11 @@ KINDS: Final[Mapping[str, type[Change]]] = {
     "producer-ids-allocated": ProducerIdsAllocated,
     "metadata-version-raised": MetadataVersionRaised,
     "acls-changed": AclsChanged,
+    "client-quotas-changed": ClientQuotasChanged,
 }
 _KIND_OF: Final[Mapping[type[Change], str]] = {made: kind for kind, made in KINDS.items()}
 
-METADATA_VERSION: Final = 4
+METADATA_VERSION: Final = 5
 """The newest version of the metadata that this Semel reads and writes.
 
 What an older version would not read is written only where the image's `version` is high enough. So a change of a new
@@ -270,6 +280,8 @@ RUNS_NOTED_VERSION: Final = 4
 """Nodes that know this version note each of their runs in their data directory, before they register."""
 ACLS_VERSION: Final = 4
 """From this version on there are ACLs."""
+CLIENT_QUOTAS_VERSION: Final = 5
+"""From this version on there are client quotas."""
 
 ADDED_TO_REGISTRATIONS: Final = frozenset(
     {"peer_host", "peer_port", "is_clean", "durability", "secret_mark", "metadata_version"}
@@ -326,6 +338,8 @@ def decode_change(kind: str, payload: str) -> Change:
             fields["state"] = decode_partition(fields["state"])
         if made is AclsChanged:
             fields = {name: tuple(map(decode_acl, acls)) for name, acls in fields.items()}
+        if made is ClientQuotasChanged:
+            fields = {name: tuple(map(decode_quota, quotas)) for name, quotas in fields.items()}
         return made(**fields)
     except (TypeError, ValueError, KeyError) as error:
         raise MetadataCorruptError(f"a change of kind {kind} in the metadata can't be read: {error}") from error
@@ -339,6 +353,8 @@ def encode_value(value: Any) -> Any:
             if value.is_moving:
                 return [*state, value.elr, value.last_known_elr, value.adding, value.removing]
             return [*state, value.elr, value.last_known_elr] if value.elr or value.last_known_elr else state
+        case QuotaAlteration():
+            return [dict(value.entity.parts), dict(value.values)]
         case tuple():
             return [encode_value(item) for item in value]
         case Mapping():
@@ -369,6 +385,15 @@ def decode_acl(values: list[Any]) -> Acl:
         AclOperation(operation),
         AclPermission(permission),
     )
+
+
+def decode_quota(stored: list[Any]) -> QuotaAlteration:
+    """Return the quotas of an entity that `encode_value` wrote."""
+    parts, values = stored
+    entity = QuotaEntity(parts.pop(USER, None), parts.pop(CLIENT_ID, None), parts.pop(IP, None))
+    if parts:
+        raise ValueError(f"a quota is for {', '.join(sorted(parts))}, which is unknown")
+    return QuotaAlteration(entity, values).check()
 
 
 def to_json(value: Any) -> str:

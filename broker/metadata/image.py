@@ -23,6 +23,7 @@ from semel.broker.metadata.changes import (
     BrokerUnfenced,
     BrokerUnregistered,
     Change,
+    ClientQuotasChanged,
     ClusterCreated,
     ConfigsChanged,
     MetadataCorruptError,
@@ -35,6 +36,7 @@ from semel.broker.metadata.changes import (
     TopicDeleted,
     decode_acl,
     decode_partition,
+    decode_quota,
     defaults_of,
     encode_fields,
     encode_value,
@@ -42,11 +44,14 @@ from semel.broker.metadata.changes import (
 )
 from semel.protocol.acls import Acl
 from semel.protocol.ids import INTERNAL_TOPICS, TopicId, TopicPartition, format_topic_id, parse_topic_id
+from semel.protocol.quotas import QuotaAlteration, QuotaEntity, sorted_quotas
 
 TOPIC_RESOURCE: Final = "TOPIC"
 BROKER_RESOURCE: Final = "BROKER"
 ALL_NODES_ID: Final = -1
 """Stands for a node's id where a setting is for all nodes that have no value of their own."""
+
+NO_QUOTAS: Final[Mapping[QuotaEntity, Mapping[str, float]]] = MappingProxyType({})
 
 _Key = TypeVar("_Key")
 _Item = TypeVar("_Item")
@@ -117,6 +122,7 @@ class MetadataImage:
     version: int = 1
     highest_leader_epoch: int = field(default=0, compare=False)
     acls: frozenset[Acl] = frozenset()
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=lambda: NO_QUOTAS)
 
     @property
     def position(self) -> Position:
@@ -193,6 +199,7 @@ class _Draft:
         self._version = image.version
         self._highest_leader_epoch = image.highest_leader_epoch
         self._acls = image.acls
+        self._client_quotas = _Table(image.client_quotas)
         self._states: dict[str, list[PartitionState]] = {}
 
     def image(self) -> MetadataImage:
@@ -210,6 +217,7 @@ class _Draft:
             version=self._version,
             highest_leader_epoch=self._highest_leader_epoch,
             acls=self._acls,
+            client_quotas=self._client_quotas.frozen(),
         )
 
     def apply(self, change: Change, position: Position) -> None:
@@ -261,6 +269,8 @@ class _Draft:
                 self._version = _readable(change.version)
             case AclsChanged():
                 self._acls_changed(change)
+            case ClientQuotasChanged():
+                self._client_quotas_changed(change)
 
     def _current(
         self, change: BrokerFenced | BrokerUnfenced | BrokerStopping | BrokerFull | BrokerUnregistered
@@ -314,6 +324,18 @@ class _Draft:
             raise MetadataCorruptError("a change adds an ACL that is there already, or removes one that is not there")
         self._acls = self._acls.difference(change.removed).union(change.added)
 
+    def _client_quotas_changed(self, change: ClientQuotasChanged) -> None:
+        quotas = self._client_quotas.writable()
+        for entity, values in ((each.entity, each.values) for each in change.quotas):
+            before = quotas.get(entity, {})
+            if any(value is None and key not in before for key, value in values.items()):
+                raise MetadataCorruptError(f"a change removes a quota of {entity} that is not there")
+            after = {key: value for key, value in {**before, **values}.items() if value is not None}
+            if after:
+                quotas[entity] = MappingProxyType(after)
+            else:
+                quotas.pop(entity, None)
+
     def _configs_changed(self, change: ConfigsChanged) -> None:
         if change.resource == TOPIC_RESOURCE:
             topic = self._topics.items.get(change.name)
@@ -355,6 +377,11 @@ def encode_image(image: MetadataImage) -> str:
             ],
             "broker_configs": {str(node_id): dict(configs) for node_id, configs in image.broker_configs.items()},
             **({"acls": encode_value(tuple(sorted(image.acls)))} if image.acls else {}),
+            **(
+                {"client_quotas": [encode_value(QuotaAlteration(*each)) for each in sorted_quotas(image.client_quotas)]}
+                if image.client_quotas
+                else {}
+            ),
         }
     )
 
@@ -386,9 +413,15 @@ def decode_image(payload: str, digest: str) -> MetadataImage:
             version=version,
             highest_leader_epoch=max((_highest_leader_epoch(topic.partitions) for topic in topics), default=0),
             acls=frozenset(map(decode_acl, data.get("acls", ()))),
+            client_quotas=_frozen(dict(map(_client_quota, data.get("client_quotas", ())))),
         )
     except (TypeError, ValueError, KeyError) as error:
         raise MetadataCorruptError(f"a snapshot of the metadata can't be read: {error}") from error
+
+
+def _client_quota(stored: list[Any]) -> tuple[QuotaEntity, Mapping[str, float]]:
+    quota = decode_quota(stored)
+    return quota.entity, _frozen({key: value for key, value in quota.values.items() if value is not None})
 
 
 def _highest_leader_epoch(states: Iterable[PartitionState]) -> int:

@@ -109,6 +109,11 @@ class NodeReader:
         yield _by("semel.request.size", ((name, times.sizes()) for name, times in apis))
         calls = list(recorders.calls.items())
         yield _by("rpc.server.call.duration", ((labels, Distribution.of(times)) for labels, times in calls))
+        client_quotas = self._node.client_quotas
+        waited = client_quotas.throttled_s.items()
+        yield _by("semel.quota.throttle.time", [(kind.value, seconds) for kind, seconds in waited])
+        yield _by("semel.quota.throttles", [(kind.value, count) for kind, count in client_quotas.throttled.items()])
+        yield _plain("semel.quota.rates", client_quotas.remembered)
         kafka = self._node.kafka_listener
         if kafka is None:
             return
@@ -136,6 +141,7 @@ class NodeReader:
                 ("crowding", statistics.crowding_connections),
                 ("out_of_memory", statistics.out_of_memory_connections),
                 ("refused_of_address", statistics.refused_of_address),
+                ("throttled", statistics.throttled_connections),
                 ("failed_handshakes", statistics.failed_handshakes),
                 ("failed_authentications", statistics.failed_authentications),
                 ("out_of_descriptors", statistics.accepts_exhausted),

@@ -8,6 +8,7 @@ from typing import Final
 from semel.broker.acls.rights import Rights
 from semel.broker.handlers import metadata
 from semel.broker.handlers.newest import know_topics
+from semel.broker.quotas.client_quotas import UNBOUNDED, Mutations
 from semel.broker.services import Services
 from semel.protocol.acls import CLUSTER_NAME, AclOperation, ResourceType
 from semel.protocol.api.metadata import TopicResult
@@ -33,7 +34,12 @@ async def all_topics(node: Services, rights: Rights, *, include_internal: bool) 
 
 
 async def topics_by_name(
-    node: Services, rights: Rights, names: Sequence[str], *, allow_auto_create: bool = False
+    node: Services,
+    rights: Rights,
+    names: Sequence[str],
+    *,
+    allow_auto_create: bool = False,
+    mutations: Mutations = UNBOUNDED,
 ) -> tuple[TopicResult, ...]:
     """Return the topics named, in order, creating those that are missing where caller and node allow it."""
     hidden = await rights.denied(_TOPIC, names, AclOperation.DESCRIBE)
@@ -46,7 +52,7 @@ async def topics_by_name(
         if missing and not rights.may_with_cluster(AclOperation.CREATE, told=False):
             not_made = await rights.denied(_TOPIC, missing, AclOperation.CREATE)
     asked = [name for name in seen if name not in not_made]
-    found = await metadata.topics_by_name(node, asked, allow_auto_create=allow_auto_create)
+    found = await metadata.topics_by_name(node, asked, allow_auto_create=allow_auto_create, mutations=mutations)
     if not hidden and not not_made:
         return found
     by_name = {each.name: each for each in found}

@@ -15,6 +15,7 @@ from semel.broker.handlers.offset_for_leader_epoch import LeaderEpochEnd, offset
 from semel.broker.handlers.topics import changes
 from semel.broker.handlers.topics.changes import MorePartitions
 from semel.broker.permitted.metadata import refused_topic
+from semel.broker.quotas.client_quotas import UNBOUNDED, Mutations
 from semel.broker.services import Services
 from semel.protocol.acls import AclOperation, ResourceType
 from semel.protocol.api.metadata import TopicResult
@@ -29,16 +30,24 @@ _NOT_BY_ID: Final = "the caller may not DELETE the topic with this id: an operat
 
 
 async def create_topics(
-    node: Services, rights: Rights, topics: Sequence[NewTopic], *, validate_only: bool = False
+    node: Services,
+    rights: Rights,
+    topics: Sequence[NewTopic],
+    *,
+    validate_only: bool = False,
+    mutations: Mutations = UNBOUNDED,
 ) -> tuple[TopicResult, ...]:
-    """Create topics; answer for each in order. Who may CREATE on the cluster may create every one."""
+    """Create topics; answer for each in order. Who may CREATE on the cluster may create every one.
+
+    mutations: counts their partitions
+    """
     if rights.are_all or rights.may_with_cluster(AclOperation.CREATE, told=False):
-        return await changes.create_topics(node, topics, validate_only=validate_only)
+        return await changes.create_topics(node, topics, validate_only=validate_only, mutations=mutations)
     # What is in the request more than once is refused for that in any case.
     times = Counter([topic.name for topic in topics])
     denied = await rights.denied(_TOPIC, [name for name, count in times.items() if count == 1], AclOperation.CREATE)
     wanted = [topic for topic in topics if topic.name not in denied]
-    made = iter(await changes.create_topics(node, wanted, validate_only=validate_only))
+    made = iter(await changes.create_topics(node, wanted, validate_only=validate_only, mutations=mutations))
     return tuple(
         refused_topic(rights, topic.name, AclOperation.CREATE) if topic.name in denied else next(made)
         for topic in topics
@@ -50,13 +59,15 @@ def may_see_configs(rights: Rights, topic: str) -> bool:
     return rights.may(_TOPIC, topic, AclOperation.DESCRIBE_CONFIGS, told=False)
 
 
-async def delete_topics(node: Services, rights: Rights, wanted: Sequence[str | TopicId]) -> tuple[TopicResult, ...]:
+async def delete_topics(
+    node: Services, rights: Rights, wanted: Sequence[str | TopicId], *, mutations: Mutations = UNBOUNDED
+) -> tuple[TopicResult, ...]:
     """Delete topics by name or id; answer in order. Who may DELETE the cluster may delete every one.
 
     Of a topic that the caller may not describe he hears neither whether it is there nor its name.
     """
     if rights.are_all or rights.may_with_cluster(AclOperation.DELETE, told=False):
-        return await changes.delete_topics(node, wanted)
+        return await changes.delete_topics(node, wanted, mutations=mutations)
     await know_topics(node, [each for each in wanted if isinstance(each, str)])
     refused: dict[str | TopicId, TopicResult] = {}
     async for each in in_turns(wanted):
@@ -64,7 +75,7 @@ async def delete_topics(node: Services, rights: Rights, wanted: Sequence[str | T
         if refusal is not None:
             refused[each] = refusal
     allowed = [each for each in wanted if each not in refused]
-    deleted = iter(await changes.delete_topics(node, allowed))
+    deleted = iter(await changes.delete_topics(node, allowed, mutations=mutations))
     return tuple(refused[each] if each in refused else next(deleted) for each in wanted)
 
 
@@ -84,21 +95,33 @@ def _may_not_delete(node: Services, rights: Rights, wanted: str | TopicId) -> To
 
 
 async def create_partitions(
-    node: Services, rights: Rights, name: str, total_count: int, *, validate_only: bool = False
+    node: Services,
+    rights: Rights,
+    name: str,
+    total_count: int,
+    *,
+    validate_only: bool = False,
+    mutations: Mutations = UNBOUNDED,
 ) -> None:
     """Give a topic more partitions. Raises `SemelError`."""
     rights.check(_TOPIC, name)
-    await changes.create_partitions(node, name, total_count, validate_only=validate_only)
+    await changes.create_partitions(node, name, total_count, validate_only=validate_only, mutations=mutations)
 
 
 async def create_partitions_of_many(
-    node: Services, rights: Rights, wanted: Sequence[MorePartitions], *, validate_only: bool = False
+    node: Services,
+    rights: Rights,
+    wanted: Sequence[MorePartitions],
+    *,
+    validate_only: bool = False,
+    mutations: Mutations = UNBOUNDED,
 ) -> Sequence[TopicResult]:
     """Give topics more partitions; answer for each in order."""
     times = Counter([each.topic for each in wanted])
     denied = await rights.denied(_TOPIC, [name for name, count in times.items() if count == 1])
     allowed = [each for each in wanted if each.topic not in denied]
-    grown = iter(await changes.create_partitions_of_many(node, allowed, validate_only=validate_only))
+    growing = changes.create_partitions_of_many(node, allowed, validate_only=validate_only, mutations=mutations)
+    grown = iter(await growing)
     return [refused_topic(rights, each.topic) if each.topic in denied else next(grown) for each in wanted]
 
 

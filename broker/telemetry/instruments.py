@@ -58,6 +58,7 @@ GROUP: Final = "messaging.consumer.group.name"
 ERROR: Final = "error.type"
 API: Final = "semel.api"
 STATE: Final = "semel.state"
+QUOTA: Final = "semel.quota"
 OUTCOME: Final = "semel.outcome"
 KIND: Final = "semel.kind"
 DIRECTION: Final = "network.io.direction"
@@ -96,8 +97,19 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
             Instrument("semel.network.io", "By", _C, "Bytes of the Kafka listener's connections.", (DIRECTION,)),
             Instrument("semel.connections", "{connection}", _G, "Open connections of the Kafka listener."),
             Instrument(
+                "semel.quota.throttle.time", "s", _C,
+                "How long clients were made to wait because a client quota was used up, all together, by the quota.",
+                (QUOTA,),
+            ),
+            Instrument("semel.quota.throttles", "{request}", _C, "How often that was, by the quota.", (QUOTA,)),
+            Instrument(
+                "semel.quota.rates", "{rate}", _G,
+                "Rates of users, client ids and addresses that are remembered for their quotas.",
+            ),
+            Instrument(
                 "semel.connection.events", "{connection}", _C,
                 "Connections accepted, refused (max.connections), refused_of_address (kafka.max.connections.per.ip), "
+                "throttled (came faster than the quota of their address), "
                 "aborted because of what the peer sent, or closed because they were idle, slow (a request that did not "
                 "come), crowding (kept memory while others waited), out_of_memory; failed_handshakes: closed before "
                 "they were encrypted; failed_authentications: clients with a wrong user or password. "

@@ -52,6 +52,7 @@ class MetadataResponse(NamedTuple):
     controller_id: int
     topics: Sequence[MetadataTopic]
     cluster_authorized_operations: int
+    throttle_time_ms: int = 0
 
     def build(self, version: int) -> bytes:
         """Return the body of a response of `version`."""
@@ -59,7 +60,7 @@ class MetadataResponse(NamedTuple):
         flexible = version >= _FIRST_FLEXIBLE
         writer = WireWriter()
         if version >= 3:
-            writer.write_int32(0)  # throttle_time_ms
+            writer.write_int32(self.throttle_time_ms)
         self._write_brokers(writer, version)
         if version >= 2:
             writer.write_string(self.cluster_id, flexible)

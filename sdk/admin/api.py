@@ -16,6 +16,7 @@ from semel.protocol.api.topics import IsolationLevel, ListOffset, TopicDescripti
 from semel.protocol.api.transactions import TransactionDescription
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaFilter
 from semel.sdk.admin.cluster_calls import ReplicasOfNodes
 from semel.sdk.admin.core import AdminCore, ConfigEntry, GroupListings, PartitionLag, TransactionListings, group_owners
 from semel.sdk.diagnosis.findings import Diagnosis
@@ -314,6 +315,24 @@ class Admin(NotPicklable):
     def acls(self, wanted: AclFilter | None = None) -> list[Acl]:
         """Return the ACLs that a filter matches; without one, all. Raises as `create_acls`."""
         return self._run(self._core.acls(wanted or AclFilter()))
+
+    # --- Client quotas ------------------------------------------------------------------------------------------------
+
+    def alter_client_quotas(self, wanted: Iterable[QuotaAlteration], *, validate_only: bool = False) -> None:
+        """Set and remove quotas, for each entity all or none. Values are per second, and of each node.
+
+        wanted:        entities with their quotas by name, such as {"producer_byte_rate": 1_000_000}; None removes one
+        validate_only: only say whether it could be done
+        Raises `UsageError` for a quota that an entity can't have, `FatalError` CLUSTER_AUTHORIZATION_FAILED.
+        """
+        self._run(self._core.alter_client_quotas(wanted, validate_only))
+
+    def client_quotas(self, wanted: QuotaFilter | None = None) -> list[ClientQuota]:
+        """Return the entities that a filter matches, with their quotas; without one, all.
+
+        Raises `UsageError` for a filter that can never match, `FatalError` CLUSTER_AUTHORIZATION_FAILED.
+        """
+        return self._run(self._core.client_quotas(wanted or QuotaFilter()))
 
     # --- Looking into trouble -----------------------------------------------------------------------------------------
 

@@ -43,8 +43,9 @@ from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, 
 from semel.protocol.ids import NO_TIMESTAMP, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.int_bounds import INT16_MAX, INT32_MAX, INT64_MAX
 from semel.protocol.proto_conversions import by_topic, partition_of, told_topic_id
+from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaFilter
 from semel.protocol.v1 import groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
-from semel.sdk.admin import acl_calls, cluster_calls
+from semel.sdk.admin import acl_calls, cluster_calls, quota_calls
 from semel.sdk.admin.cluster_calls import ReplicasOfNodes
 from semel.sdk.diagnosis.calls import end_hanging, read_history, take_snapshots
 from semel.sdk.diagnosis.findings import Diagnosis
@@ -66,6 +67,13 @@ Listing = TypeVar("Listing")
 _PATIENCE_MS: Final = 5_000
 """How long to try where a leader is away, for what may be missing: about as long as others take to lead instead."""
 _NO_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+
+
+def _check_quota(items: Iterable[metadata_pb2.Topic | topics_pb2.TopicResult]) -> None:
+    """Raise what has the call tried again later where a quota of changes is used up (KIP-599)."""
+    for each in items:
+        if each.error.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED:
+            check_item(each.error, "the change")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +140,15 @@ class AdminCore:
             configs=_texts(configs),
         )
         request = topics_pb2.CreateTopicsRequest(topics=[new], validate_only=validate_only)
-        response = await self._control.call(rpc.CREATE_TOPICS, request)
+        response = await self._control.call(rpc.CREATE_TOPICS, request, check=lambda told: _check_quota(told.topics))
         (topic,) = response.topics
         check_item(topic.error, f"topic {name!r}")
         return _topic(topic)
 
     async def delete_topic(self, name: str) -> None:
         _topic_name(name)
-        response = await self._control.call(rpc.DELETE_TOPICS, topics_pb2.DeleteTopicsRequest(topics=[name]))
+        request = topics_pb2.DeleteTopicsRequest(topics=[name])
+        response = await self._control.call(rpc.DELETE_TOPICS, request, check=lambda told: _check_quota(told.results))
         for result in response.results:
             check_item(result.error, f"topic {name!r}")
 
@@ -505,6 +514,14 @@ class AdminCore:
 
     async def acls(self, wanted: AclFilter) -> list[Acl]:
         return await acl_calls.describe_acls(self._control, wanted)
+
+    # --- Client quotas ------------------------------------------------------------------------------------------------
+
+    async def alter_client_quotas(self, wanted: Iterable[QuotaAlteration], validate_only: bool) -> None:
+        await quota_calls.alter_client_quotas(self._control, wanted, validate_only)
+
+    async def client_quotas(self, wanted: QuotaFilter) -> list[ClientQuota]:
+        return await quota_calls.describe_client_quotas(self._control, wanted)
 
     # --- Looking into trouble -----------------------------------------------------------------------------------------
 

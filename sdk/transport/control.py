@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Callable, Container
 from contextlib import suppress
 from typing import Any, Final
 
@@ -143,6 +143,7 @@ class Control:
         address: str | None = None,
         retry: bool = True,
         final: Container[ErrorCode] = (),
+        check: Callable[[Response], None] | None = None,
     ) -> Response:
         """Call `rpc` and return its answer.
 
@@ -151,7 +152,8 @@ class Control:
         at most (None: the client's request_timeout_ms). With `retry` False there is one attempt.
         A call about a key goes to the coordinator of the key, where that is known, and any call follows a node that
         sends it to another one. `address` names a node ("host:port") to begin with. What is refused with a code of
-        `final` is not tried again, and raised as a `FatalError`.
+        `final` is not tried again, and raised as a `FatalError`. What `check` raises of an answer counts as the error
+        of the call.
         Raises `SemelError` of the kind that the node's error code says. Where no node has ever been reached, it ends
         earlier when `connect_timeout_ms` says so, or when every address is wrong: no host, or no node of Semel.
         """
@@ -169,7 +171,10 @@ class Control:
 
         async def attempt() -> Response:
             try:
-                return await self._attempt(rpc, request, min(attempt_s, left_s()), address)
+                response = await self._attempt(rpc, request, min(attempt_s, left_s()), address)
+                if check is not None:
+                    check(response)
+                return response
             except RetriableError as error:
                 if error.code in final:
                     raise FatalError(error.message, error.code) from None

@@ -32,6 +32,18 @@ class WaitsFor(Protocol):
         ...
 
 
+class FetchUsage(Protocol):
+    """What an answer counts for: its client's quotas."""
+
+    def bytes_max(self) -> int | None:
+        """Return the most that an answer should have of records; None for any number."""
+        ...
+
+    def fetched(self, size: int) -> int:
+        """Count the bytes of records of an answer. Returns 0, or for how many milliseconds they are not sent."""
+        ...
+
+
 class WaitingFetch:
     """A fetch with too little to answer yet, listening to its partitions. `cancel` when nobody waits for it any
     more."""
@@ -105,6 +117,7 @@ class FetchCall:
 
     __slots__ = (
         "begun_ms",
+        "bytes_max",
         "context",
         "done",
         "finished",
@@ -113,6 +126,7 @@ class FetchCall:
         "request",
         "rights",
         "silent_max_s",
+        "usage",
         "version",
     )
 
@@ -130,6 +144,7 @@ class FetchCall:
         """What the reader may read: looked at whenever a partition is read."""
         # More than an answer may hold would never come.
         self.min_bytes = min(request.min_bytes, fetch_max_bytes, max(request.max_bytes, 1))
+        self.bytes_max = fetch_max_bytes
         self.version = version
         self.context = context
         self.done = done
@@ -137,6 +152,8 @@ class FetchCall:
         self.begun_ms = 0
         self.silent_max_s: float | None = None
         """How long a follower may not have heard from its leader, and is read from; None: only leaders are."""
+        self.usage: FetchUsage | None = None
+        """What the answer counts for; None where it counts for nothing."""
         self.records = 0
         """Offsets that the last reading of its partitions covered."""
 

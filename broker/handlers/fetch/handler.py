@@ -13,6 +13,7 @@ Behaviour, by version of the request where it matters:
   UNKNOWN_LEADER_EPOCH. With the epoch it last read (version 12 on) it is told where its log parts from this one.
 - KAFKA_STORAGE_ERROR is sent from version 6 on, before it NOT_LEADER_OR_FOLLOWER.
 - A client that has to look for the leader is sent it, with its address, from version 16 on (KIP-951).
+- Where the reader has used up a quota, the answer has no partitions, and says for how long it has to wait (KIP-219).
 - A follower serves readers, too, from version 11 on (KIP-392): what is committed as far as it knows, while it is in
   sync and hears from the leader. A reader that says its rack is sent to a follower there, where
   `replica.selector.class` is set.
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from semel.broker.acls.rights import ALL_RIGHTS, Rights
 from semel.broker.handlers.fetch.awaited import answer_of
-from semel.broker.handlers.fetch.call import Done, FetchCall, Found, WaitingFetch
+from semel.broker.handlers.fetch.call import Done, FetchCall, FetchUsage, Found, WaitingFetch
 from semel.broker.handlers.fetch.large import PART, FetchRoom, LargeFetch
 from semel.broker.handlers.fetch.nearest import NEAREST_IS_LEADER, nearest_replica
 from semel.broker.handlers.fetch.partitions import (
@@ -119,18 +120,24 @@ class FetchHandler:
         *,
         only_leader: bool = False,
         rights: Rights = ALL_RIGHTS,
+        usage: FetchUsage | None = None,
     ) -> FetchResponse | WaitingFetch | LargeFetch:
         """Return the answer, or the fetch that will call `done` with it unless it is cancelled.
 
         `room` is what the caller has taken for the answer. A large fetch uses it; otherwise it stays the caller's.
         only_leader: whether partitions that this node follows are refused
         rights:      of the reader
+        usage:       what the answer counts for
         """
         now_ms = self.node.clock.now_ms()
         context = self.sessions.open(
             request, uses_topic_ids=version >= TOPIC_ID_MIN_VERSION, now_ms=now_ms, owner=rights.who
         )
-        call = FetchCall(request, version, context, done, self._fetch_max_bytes, rights)
+        bytes_max = self._fetch_max_bytes
+        if usage is not None:
+            bytes_max = min(bytes_max, usage.bytes_max() or bytes_max)
+        call = FetchCall(request, version, context, done, bytes_max, rights)
+        call.usage = usage
         if version >= FOLLOWERS_MIN_VERSION and not only_leader:
             call.silent_max_s = self.node.config.replica_lag_time_max_ms / 1000
         call.begun_ms = now_ms
@@ -190,6 +197,11 @@ class FetchHandler:
         """Return the answer of a fetch, which is finished with it."""
         call.finished = True
         responses = found.responses
+        if call.usage is not None and call.context.error is ErrorCode.NONE:
+            size = sum([len(each.records) for each in responses if each.records is not None])
+            throttle_ms = call.usage.fetched(size)
+            if throttle_ms:
+                return FetchResponse([], *call.context.withhold(), throttle_ms)
         self.fetched_records += call.records
         if self.spans is not None and responses:
             names = [topic_name(self.node, item, call.version) or "" for item in call.context.partitions]
@@ -217,7 +229,7 @@ class FetchHandler:
     def begin_reading(self, call: FetchCall) -> Found:
         """Return what `read` fills. Reading may begin again from the first partition on."""
         call.records = 0
-        return Found(min(max(call.request.max_bytes, 0), self._fetch_max_bytes))
+        return Found(min(max(call.request.max_bytes, 0), call.bytes_max))
 
     def read(self, call: FetchCall, found: Found, partitions: Sequence[FetchPartition]) -> None:
         """Read these partitions of a fetch."""

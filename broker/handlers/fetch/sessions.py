@@ -153,6 +153,18 @@ class FetchContext:
                 return ErrorCode.NONE, begun.id, responses
         return ErrorCode.NONE, NO_SESSION_ID, responses
 
+    def withhold(self) -> tuple[ErrorCode, int]:
+        """Return the error and the session id of an answer that says nothing, because a quota is used up (KIP-219).
+
+        What a session has to tell is told by a later answer, and none is begun.
+        """
+        session = self.session
+        if session is None:
+            return ErrorCode.NONE, NO_SESSION_ID
+        if session.epoch != self._epoch:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id
+        return ErrorCode.NONE, session.id
+
 
 class FetchSessions:
     """The sessions of one node, least recently used first."""

@@ -28,6 +28,7 @@ from semel.broker.handlers.topics.rules import (
 from semel.broker.logs.offline import OfflineLog
 from semel.broker.metadata.changes import Change, PartitionsAdded, PartitionState, TopicCreated, TopicDeleted
 from semel.broker.metadata.image import MetadataImage, TopicImage
+from semel.broker.quotas.client_quotas import UNBOUNDED, Mutations
 from semel.broker.services import Services
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.api.topics import NewTopic
@@ -55,9 +56,12 @@ _NAMED_MAX: Final = 5
 
 
 async def create_topics(
-    node: Services, topics: Sequence[NewTopic], *, validate_only: bool = False
+    node: Services, topics: Sequence[NewTopic], *, validate_only: bool = False, mutations: Mutations = UNBOUNDED
 ) -> tuple[TopicResult, ...]:
-    """Create topics; answer for each in order. With `validate_only`, only say what would happen."""
+    """Create topics; answer for each in order. With `validate_only`, only say what would happen.
+
+    mutations: counts their partitions for the caller's quota, also with `validate_only`
+    """
     if len(topics) > TOPICS_PER_REQUEST_MAX:
         message = f"{len(topics)} topics in one request are too many: create up to {TOPICS_PER_REQUEST_MAX} at once"
         return tuple(TopicResult(topic.name, ErrorCode.POLICY_VIOLATION, message) for topic in topics)
@@ -65,21 +69,23 @@ async def create_topics(
     if not validate_only:
         results: list[TopicResult] = []
         for first in range(0, len(topics), TOPICS_PER_CHANGE_MAX):
-            results += await _create_together(node, topics[first : first + TOPICS_PER_CHANGE_MAX], repeated)
+            results += await _create_together(node, topics[first : first + TOPICS_PER_CHANGE_MAX], repeated, mutations)
         return tuple(results)
-    decision = _Creation(node.config, node.metadata.image, repeated)
+    decision = _Creation(node.config, node.metadata.image, repeated, mutations)
     async for topic in in_turns(topics):
         decision.add(topic)
     return tuple(decision.results)
 
 
-async def _create_together(node: Services, topics: Sequence[NewTopic], repeated: Container[str]) -> list[TopicResult]:
+async def _create_together(
+    node: Services, topics: Sequence[NewTopic], repeated: Container[str], mutations: Mutations
+) -> list[TopicResult]:
     """Create topics by one change of the metadata, and wait until their logs are there."""
     decision: _Creation
 
     def decide(image: MetadataImage) -> Sequence[Change]:
         nonlocal decision
-        decision = _Creation(node.config, image, repeated)
+        decision = _Creation(node.config, image, repeated, mutations)
         for topic in topics:
             decision.add(topic)
         return decision.changes
@@ -92,13 +98,16 @@ async def _create_together(node: Services, topics: Sequence[NewTopic], repeated:
 class _Creation:
     """Decides about new topics one after the other, each as if those before it were there."""
 
-    def __init__(self, config: NodeConfig, image: MetadataImage, repeated: Container[str]) -> None:
+    def __init__(
+        self, config: NodeConfig, image: MetadataImage, repeated: Container[str], mutations: Mutations
+    ) -> None:
         """`repeated`: names that the request has more than once."""
         self.changes: list[TopicCreated] = []
         self.results: list[TopicResult] = []
         self._config = config
         self._image = image
         self._repeated = repeated
+        self._mutations = mutations
         self._unified = unified_names(image.topics)
         self._partition_count = image.partition_count
 
@@ -134,10 +143,13 @@ class _Creation:
         states = _states(self._config, self._image, topic, self._partition_count)
         check_topic_configs(self._config, topic.configs)
         check_may_throttle(self._image, topic.configs)
+        self._mutations.take(topic.name, len(states))
         return TopicCreated(topic.name, new_topic_id(), states, dict(topic.configs))
 
 
-async def delete_topics(node: Services, wanted: Sequence[str | TopicId]) -> tuple[TopicResult, ...]:
+async def delete_topics(
+    node: Services, wanted: Sequence[str | TopicId], *, mutations: Mutations = UNBOUNDED
+) -> tuple[TopicResult, ...]:
     """Delete topics by name or id, with their records, committed offsets and open transactions; answer in order.
 
     A topic that is asked for more than once is INVALID_REQUEST and stays.
@@ -150,12 +162,12 @@ async def delete_topics(node: Services, wanted: Sequence[str | TopicId]) -> tupl
             times[topic.name] += 1
     results: list[TopicResult] = []
     for first in range(0, len(wanted), TOPICS_PER_CHANGE_MAX):
-        results += await _delete_together(node, wanted[first : first + TOPICS_PER_CHANGE_MAX], times)
+        results += await _delete_together(node, wanted[first : first + TOPICS_PER_CHANGE_MAX], times, mutations)
     return tuple(results)
 
 
 async def _delete_together(
-    node: Services, wanted: Sequence[str | TopicId], times: Mapping[str, int]
+    node: Services, wanted: Sequence[str | TopicId], times: Mapping[str, int], mutations: Mutations
 ) -> list[TopicResult]:
     """Delete topics by one change of the metadata. `times`: how often the request has each."""
     results: list[TopicResult] = []
@@ -172,6 +184,8 @@ async def _delete_together(
                 _check_deletable(node.config, topic, each)
                 if times.get(name, 0) > 1 or name in here:
                     raise UsageError(f"topic {name} is in the request more than once")
+                if topic is not None:
+                    mutations.take(name, len(topic.partitions))
             except SemelError as error:
                 results.append(TopicResult(name, error.code, error.message, topic_id=topic_id))
                 continue
@@ -190,12 +204,15 @@ def _found(image: MetadataImage, wanted: str | TopicId) -> TopicImage | None:
     return image.topic(wanted) if isinstance(wanted, str) else image.topic_by_id(wanted)
 
 
-async def create_partitions(node: Services, name: str, total_count: int, *, validate_only: bool = False) -> None:
+async def create_partitions(
+    node: Services, name: str, total_count: int, *, validate_only: bool = False, mutations: Mutations = UNBOUNDED
+) -> None:
     """Give a topic more partitions, `total_count` in all. Raises `SemelError`."""
     wanted = MorePartitions(name, total_count)
 
     def decide(image: MetadataImage) -> list[Change]:
         added = _added(node.config, image, wanted, image.partition_count)
+        mutations.take(name, len(added.partitions))
         return [] if validate_only else [added]
 
     if validate_only:
@@ -209,19 +226,23 @@ async def create_partitions(node: Services, name: str, total_count: int, *, vali
 
 
 async def create_partitions_of_many(
-    node: Services, wanted: Sequence[MorePartitions], *, validate_only: bool = False
+    node: Services, wanted: Sequence[MorePartitions], *, validate_only: bool = False, mutations: Mutations = UNBOUNDED
 ) -> tuple[TopicResult, ...]:
     """Give topics more partitions; answer for each in order. A topic that is asked for more than once is refused."""
     times = Counter(each.topic for each in wanted)
     results: list[TopicResult] = []
     for first in range(0, len(wanted), TOPICS_PER_CHANGE_MAX):
         together = wanted[first : first + TOPICS_PER_CHANGE_MAX]
-        results += await _grow_together(node, together, times, validate_only)
+        results += await _grow_together(node, together, times, validate_only, mutations)
     return tuple(results)
 
 
 async def _grow_together(
-    node: Services, wanted: Sequence[MorePartitions], times: Mapping[str, int], validate_only: bool
+    node: Services,
+    wanted: Sequence[MorePartitions],
+    times: Mapping[str, int],
+    validate_only: bool,
+    mutations: Mutations,
 ) -> list[TopicResult]:
     results: list[TopicResult] = []
 
@@ -234,6 +255,7 @@ async def _grow_together(
                 if times[each.topic] > 1:
                     raise UsageError(f"topic {each.topic} is in the request more than once")
                 added = _added(node.config, image, each, partition_count)
+                mutations.take(each.topic, len(added.partitions))
             except SemelError as error:
                 results.append(TopicResult(each.topic, error.code, error.message))
                 continue

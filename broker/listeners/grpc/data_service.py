@@ -20,7 +20,11 @@ from semel.broker.listeners.grpc.convert import filled, isolation_of, unique_ite
 from semel.broker.listeners.grpc.edge import Context, client_host
 from semel.broker.listeners.grpc.errors import item_error
 from semel.broker.listeners.grpc.fetch_budget import FETCH_STREAMS_BYTES_MAX, FetchBudget
+from semel.broker.listeners.grpc.usage import Lookup, look_up
 from semel.broker.permitted.produce import begin_produce
+from semel.broker.quotas.client_quotas import ClientUsage
+from semel.broker.quotas.request_usage import Measured, RequestUsage
+from semel.broker.services import Services
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.batch_header import read_header
 from semel.protocol.errors import ErrorCode, RetriableError
@@ -44,7 +48,8 @@ _FETCH_BY_NAME_VERSION: Final = 12
 class DataService:
     """Produce and Fetch."""
 
-    def __init__(self, produce: ProduceHandler, fetch: FetchHandler) -> None:
+    def __init__(self, node: Services, produce: ProduceHandler, fetch: FetchHandler) -> None:
+        self._node = node
         self._produce = produce
         self._fetch = fetch
         self.budget = FetchBudget()
@@ -65,11 +70,12 @@ class DataService:
     # --- Produce ------------------------------------------------------------------------------------------------------
 
     async def produce(
-        self, requests: AsyncIterator[data_pb2.ProduceRequest], _context: Context
+        self, requests: AsyncIterator[data_pb2.ProduceRequest], context: Context
     ) -> AsyncIterator[data_pb2.ProduceResponse]:
         """Append as requests come, and answer in their order. With 64 unanswered, no more are read."""
-        unanswered: deque[asyncio.Future[ProduceResponse]] = deque()
+        unanswered: deque[tuple[asyncio.Future[ProduceResponse], RequestUsage | None]] = deque()
         turn = _StreamTurn()
+        look_up_client = look_up(self._node, context)
         reading = asyncio.ensure_future(anext(requests, None))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -80,13 +86,16 @@ class DataService:
                     and len(unanswered) < UNANSWERED_MAX
                     and not self._stopping.is_set()
                     and turn.held is None
+                    and turn.muted is None
                 )
                 if may_read:
                     waits |= {reading, stopping}  # type: ignore[arg-type]
                 if unanswered:
-                    waits.add(unanswered[0])  # type: ignore[arg-type]
+                    waits.add(unanswered[0][0])  # type: ignore[arg-type]
                 if turn.held is not None:
                     waits.add(turn.held)  # type: ignore[arg-type]
+                if turn.muted is not None and reading is not None and not self._stopping.is_set():
+                    waits |= {turn.muted, stopping}  # type: ignore[arg-type]
                 if not waits:
                     break
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -95,10 +104,13 @@ class DataService:
                     if request is None:
                         reading = None  # type: ignore[assignment]
                     else:
-                        unanswered.append(await self._begin_produce(request, turn))
+                        unanswered.append(await self._begin_produce(request, turn, look_up_client()))
                         reading = asyncio.ensure_future(anext(requests, None))
-                while unanswered and unanswered[0].done():
-                    yield await _produce_response(unanswered.popleft().result())
+                while unanswered and unanswered[0][0].done():
+                    answered, usage = unanswered.popleft()
+                    if usage is not None:
+                        usage.produced()
+                    yield await _produce_response(answered.result())
             if reading is not None:
                 self._check_running()
         finally:
@@ -107,10 +119,17 @@ class DataService:
                 reading.cancel()
             if turn.on_close is not None:
                 turn.on_close()
+            turn.end()
 
     async def _begin_produce(
-        self, request: data_pb2.ProduceRequest, turn: _StreamTurn
-    ) -> asyncio.Future[ProduceResponse]:
+        self, request: data_pb2.ProduceRequest, turn: _StreamTurn, client: ClientUsage | None
+    ) -> tuple[asyncio.Future[ProduceResponse], RequestUsage | None]:
+        if client is None:
+            return await self._append(request, turn), None
+        usage = RequestUsage(client, turn, request.ByteSize())
+        return await Measured(self._append(request, turn), usage.begin, usage.pause), usage
+
+    async def _append(self, request: data_pb2.ProduceRequest, turn: _StreamTurn) -> asyncio.Future[ProduceResponse]:
         answered: asyncio.Future[ProduceResponse] = asyncio.get_running_loop().create_future()
 
         def done(response: ProduceResponse) -> None:
@@ -140,7 +159,9 @@ class DataService:
         self, requests: AsyncIterator[data_pb2.FetchRequest], context: Context
     ) -> AsyncIterator[data_pb2.FetchResponse]:
         """Send what there is, as far as the credit goes, until the client has had enough."""
-        stream = _FetchStream(self._fetch, self.budget, client_host(context), rights_of_call())
+        stream = _FetchStream(
+            self._fetch, self.budget, client_host(context), rights_of_call(), look_up(self._node, context)
+        )
         self._streams.add(stream)
         reading = asyncio.ensure_future(stream.read(requests))
         try:
@@ -150,7 +171,7 @@ class DataService:
                     reading.result()  # a bad request ends the stream with its error
                     if not stream.can_send:
                         return
-                if not stream.can_send:
+                if not stream.can_send or stream.is_muted:
                     await stream.wait()
                     continue
                 response = await stream.next_response()
@@ -165,9 +186,14 @@ class DataService:
 
 
 class _StreamTurn:
-    """Whose turn it is on one Produce stream: while `held` is there, nothing more of it is appended."""
+    """Whose turn it is on one Produce stream: while `held` is there, nothing more of it is appended.
+
+    While `muted` is there, nothing more is read, because the client has used up a quota
+    """
 
     def __init__(self) -> None:
+        self.muted: asyncio.Future[None] | None = None
+        self._unmute: asyncio.TimerHandle | None = None
         self.held: asyncio.Future[None] | None = None
         self.on_close: Callable[[], None] | None = None
 
@@ -179,11 +205,34 @@ class _StreamTurn:
         if held is not None and not held.done():
             held.set_result(None)
 
+    def mute(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self.muted is None:
+            self.muted = loop.create_future()
+        if self._unmute is not None:
+            if self._unmute.when() >= loop.time() + seconds:
+                return
+            self._unmute.cancel()
+        self._unmute = loop.call_later(seconds, self.end)
+
+    def end(self) -> None:
+        """Read again."""
+        muted, self.muted = self.muted, None
+        if self._unmute is not None:
+            self._unmute.cancel()
+            self._unmute = None
+        if muted is not None and not muted.done():
+            muted.set_result(None)
+
 
 class _FetchStream:
     """Where one Fetch stream is: its partitions with their next offsets, and what it may still send."""
 
-    def __init__(self, handler: FetchHandler, budget: FetchBudget, host: str, rights: Rights) -> None:
+    def __init__(
+        self, handler: FetchHandler, budget: FetchBudget, host: str, rights: Rights, look_up_client: Lookup
+    ) -> None:
+        self._look_up_client = look_up_client
+        self._unmute: asyncio.TimerHandle | None = None
         self._handler = handler
         self._rights = rights
         self._budget = budget
@@ -197,6 +246,21 @@ class _FetchStream:
         self._credit_bytes = 0
         self._waiting: WaitingFetch | LargeFetch | None = None
         self._woken: asyncio.Future[FetchResponse | None] | None = None
+
+    @property
+    def is_muted(self) -> bool:
+        """Whether nothing is sent, because the client has used up a quota."""
+        return self._unmute is not None
+
+    def mute(self, seconds: float) -> None:
+        """Send nothing for some time."""
+        if self._unmute is not None:
+            self._unmute.cancel()
+        self._unmute = asyncio.get_running_loop().call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self._unmute = None
+        self.wake()
 
     @property
     def can_send(self) -> bool:
@@ -265,9 +329,15 @@ class _FetchStream:
             self._isolation,
         )
         self._woken = asyncio.get_running_loop().create_future()
+        client = self._look_up_client()
+        usage = None if client is None else RequestUsage(client, self, 0)
+        if usage is not None:
+            usage.begin()
         begun = self._handler.begin(
-            request, _FETCH_BY_NAME_VERSION, self._found, self, only_leader=True, rights=self._rights
+            request, _FETCH_BY_NAME_VERSION, self._found, self, only_leader=True, rights=self._rights, usage=usage
         )
+        if usage is not None:
+            usage.pause()
         if isinstance(begun, FetchResponse):
             self._woken = None
             return await self._response(begun, partitions)
@@ -344,6 +414,8 @@ class _FetchStream:
         )
 
     def close(self) -> None:
+        if self._unmute is not None:
+            self._unmute.cancel()
         if self._waiting is not None:
             self._waiting.cancel()
         self.give_back()

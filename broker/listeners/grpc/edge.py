@@ -7,7 +7,7 @@ caller's trace context is taken over, bounds are checked, errors become a status
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,8 @@ UnaryMethod: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 StreamMethod: TypeAlias = Callable[[AsyncIterator[Any], Context], AsyncIterator[Any]]
 RightsOf: TypeAlias = Callable[[str, Context], Rights]
 """Says what the caller of a method ("GroupService/JoinGroup") may do."""
+Counts: TypeAlias = Callable[[Coroutine[Any, Any, Message], Context], Awaitable[Message]]
+"""Awaits what answers a call, and counts it for its client's quotas."""
 Explain: TypeAlias = Callable[[Message, SemelError], SemelError]
 """Turns what a call is refused with into the answer to its caller."""
 
@@ -64,16 +66,25 @@ def service_handler(
     malformed: Malformed | None = None,
     explain: Explain = lambda _request, error: error,
     rights: RightsOf = lambda _method, _context: ALL_RIGHTS,
+    counts: Counts = lambda answer, _context: answer,
 ) -> grpc.GenericRpcHandler[Any, Any]:
     """Return the handler of a service whose method `GetMetadata` is `methods.get_metadata`, and so on for all.
 
     `times`: where it is measured how long calls take. `malformed`: where messages are counted that are none. `explain`:
     adds to refusals of calls what this node knows, such as who has what was asked for. `rights`: of a call's caller.
+    `counts`: what calls, and the beginnings of streams, count for.
     """
     malformed = malformed or Malformed()
     handlers = {
         method.name: _method_handler(
-            method, getattr(methods, _snake_case(method.name)), max_array_length, times, malformed, explain, rights
+            method,
+            getattr(methods, _snake_case(method.name)),
+            max_array_length,
+            times,
+            malformed,
+            explain,
+            rights,
+            counts,
         )
         for method in service.methods
     }
@@ -92,6 +103,7 @@ def _method_handler(
     malformed: Malformed,
     explain: Explain,
     rights: RightsOf,
+    counts: Counts,
 ) -> grpc.RpcMethodHandler[Any, Any]:
     request_class, response_class = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
     check = _array_check(method, max_array_length)
@@ -106,7 +118,7 @@ def _method_handler(
         return grpc.stream_stream_rpc_method_handler(_stream(call, read, own_rights), None, serialize)
     if times is not None:
         call = _timed(f"{method.containing_service.full_name}/{method.name}", call, times)
-    return grpc.unary_unary_rpc_method_handler(_unary(call, read, explain, own_rights), None, serialize)
+    return grpc.unary_unary_rpc_method_handler(_unary(call, read, explain, own_rights, counts), None, serialize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +207,9 @@ def _timed(name: str, call: UnaryMethod, times: CallTimes) -> UnaryMethod:
     return timed
 
 
-def _unary(call: UnaryMethod, read: _Reader, explain: Explain, rights: Callable[[Context], Rights]) -> Any:
+def _unary(
+    call: UnaryMethod, read: _Reader, explain: Explain, rights: Callable[[Context], Rights], counts: Counts
+) -> Any:
     async def answer(data: bytes, context: Context) -> Message:
         request = await read.request_of(data, context)
         del data
@@ -212,7 +226,7 @@ def _unary(call: UnaryMethod, read: _Reader, explain: Explain, rights: Callable[
                 set_rights(rights(context))
                 answering = answer(data, context)
                 del data
-                return await answering
+                return await counts(answering, context)
             except Exception as error:
                 failure = _without_frames(error, read.malformed.log)
             await _refuse(context, failure)
@@ -289,9 +303,13 @@ def _callers_trace(context: Context) -> Iterator[None]:
 
 
 def _origin(context: Context) -> ClientOrigin:
+    return ClientOrigin.of(client_id_of(context), client_host(context))
+
+
+def client_id_of(context: Context) -> str:
+    """Return how the caller calls itself."""
     named = next((value for key, value in context.invocation_metadata() or () if key == CLIENT_METADATA), b"")
-    client_id = named.decode("utf-8", "replace") if isinstance(named, bytes) else named
-    return ClientOrigin.of(client_id, client_host(context))
+    return named.decode("utf-8", "replace") if isinstance(named, bytes) else named
 
 
 def client_host(context: Context) -> str:

@@ -6,6 +6,7 @@ from semel.broker.acls.rights import rights_of_call
 from semel.broker.handlers import metadata
 from semel.broker.listeners.grpc.convert import filled, topic_id_of, topic_message
 from semel.broker.listeners.grpc.edge import Context
+from semel.broker.listeners.grpc.usage import mutations_of_call
 from semel.broker.permitted.metadata import all_topics, topics_by_id, topics_by_name
 from semel.broker.services import Services
 from semel.protocol.v1 import metadata_pb2
@@ -24,7 +25,11 @@ class MetadataService:
         rights = rights_of_call()
         found = list(
             await topics_by_name(
-                self._node, rights, list(dict.fromkeys(request.topics)), allow_auto_create=request.allow_auto_create
+                self._node,
+                rights,
+                list(dict.fromkeys(request.topics)),
+                allow_auto_create=request.allow_auto_create,
+                mutations=mutations_of_call(),
             )
         )
         topic_ids = [topic_id_of(data) async for data in in_turns(request.topic_ids)]

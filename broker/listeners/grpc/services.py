@@ -19,9 +19,11 @@ from semel.broker.listeners.grpc.edge import CallTimes, service_handler
 from semel.broker.listeners.grpc.group_service import GroupService
 from semel.broker.listeners.grpc.malformed import Malformed
 from semel.broker.listeners.grpc.metadata_service import MetadataService
+from semel.broker.listeners.grpc.quota_service import QuotaService
 from semel.broker.listeners.grpc.shared_service import SharedTransactionService
 from semel.broker.listeners.grpc.topic_service import TopicService
 from semel.broker.listeners.grpc.transaction_service import TransactionService
+from semel.broker.listeners.grpc.usage import counted_call
 from semel.broker.listeners.grpc.whereabouts import with_whereabouts
 from semel.broker.services import Services
 from semel.protocol.v1 import (
@@ -31,6 +33,7 @@ from semel.protocol.v1 import (
     diagnostics_pb2,
     groups_pb2,
     metadata_pb2,
+    quotas_pb2,
     shared_pb2,
     topics_pb2,
     transactions_pb2,
@@ -47,7 +50,7 @@ class SemelServices:
         self.malformed = Malformed()
         self._node = node
         self._times = times
-        self.data = DataService(produce, fetch)
+        self.data = DataService(node, produce, fetch)
 
     def handlers(self) -> Mapping[str, grpc.GenericRpcHandler[Any, Any]]:
         """Return the handlers of all services, by the services' full names."""
@@ -61,6 +64,7 @@ class SemelServices:
             (shared_pb2, "SharedTransactionService", SharedTransactionService(node)),
             (diagnostics_pb2, "DiagnosticsService", DiagnosticsService(node)),
             (acls_pb2, "AclService", AclService(node)),
+            (quotas_pb2, "QuotaService", QuotaService(node)),
             (data_pb2, "DataService", self.data),
         )
         described = [(module.DESCRIPTOR.services_by_name[name], methods) for module, name, methods in services]
@@ -73,6 +77,7 @@ class SemelServices:
                 malformed=self.malformed,
                 explain=partial(with_whereabouts, node),
                 rights=partial(rights_of, node),
+                counts=partial(counted_call, node),
             )
             for service, methods in described
         }

@@ -9,6 +9,7 @@ from semel.broker.handlers.newest import know_topics
 from semel.broker.listeners.grpc.convert import filled, isolation_of, topic_message, unique_items
 from semel.broker.listeners.grpc.edge import Context
 from semel.broker.listeners.grpc.errors import item_error
+from semel.broker.listeners.grpc.usage import mutations_of_call
 from semel.broker.listeners.grpc.whereabouts import address_of_other
 from semel.broker.permitted import configs, topics
 from semel.broker.services import Services
@@ -37,14 +38,22 @@ class TopicService:
             NewTopic(topic.name, topic.num_partitions or -1, topic.replication_factor or -1, dict(topic.configs))
             async for topic in in_turns(request.topics)
         ]
-        results = await topics.create_topics(self._node, rights_of_call(), wanted, validate_only=request.validate_only)
+        results = await topics.create_topics(
+            self._node,
+            rights_of_call(),
+            wanted,
+            validate_only=request.validate_only,
+            mutations=mutations_of_call(),
+        )
         message = topics_pb2.CreateTopicsResponse()
         return await filled(message, message.topics, map(topic_message, results))
 
     async def delete_topics(
         self, request: topics_pb2.DeleteTopicsRequest, _context: Context
     ) -> topics_pb2.DeleteTopicsResponse:
-        results = await topics.delete_topics(self._node, rights_of_call(), request.topics)
+        results = await topics.delete_topics(
+            self._node, rights_of_call(), request.topics, mutations=mutations_of_call()
+        )
         message = topics_pb2.DeleteTopicsResponse()
         return await filled(
             message,
@@ -64,6 +73,7 @@ class TopicService:
             request.topic,
             request.total_count,
             validate_only=request.validate_only,
+            mutations=mutations_of_call(),
         )
         return topics_pb2.CreatePartitionsResponse()
 

@@ -9,6 +9,7 @@ from semel.broker.listeners.kafka.apis.add_offsets_to_txn import ADD_OFFSETS_TO_
 from semel.broker.listeners.kafka.apis.add_partitions_to_txn import ADD_PARTITIONS_TO_TXN
 from semel.broker.listeners.kafka.apis.alter_configs import ALTER_CONFIGS
 from semel.broker.listeners.kafka.apis.alter_partition_reassignments import ALTER_PARTITION_REASSIGNMENTS
+from semel.broker.listeners.kafka.apis.client_quotas import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from semel.broker.listeners.kafka.apis.consumer_group_describe import CONSUMER_GROUP_DESCRIBE
 from semel.broker.listeners.kafka.apis.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
 from semel.broker.listeners.kafka.apis.create_partitions import CREATE_PARTITIONS
@@ -16,7 +17,6 @@ from semel.broker.listeners.kafka.apis.create_topics import CREATE_TOPICS
 from semel.broker.listeners.kafka.apis.delete_groups import DELETE_GROUPS
 from semel.broker.listeners.kafka.apis.delete_records import DELETE_RECORDS
 from semel.broker.listeners.kafka.apis.delete_topics import DELETE_TOPICS
-from semel.broker.listeners.kafka.apis.describe_client_quotas import DESCRIBE_CLIENT_QUOTAS
 from semel.broker.listeners.kafka.apis.describe_cluster import DESCRIBE_CLUSTER
 from semel.broker.listeners.kafka.apis.describe_configs import DESCRIBE_CONFIGS
 from semel.broker.listeners.kafka.apis.describe_groups import DESCRIBE_GROUPS
@@ -66,6 +66,7 @@ ALL_APIS: Sequence[Api] = (
     DELETE_TOPICS,
     DESCRIBE_ACLS,
     DESCRIBE_CLIENT_QUOTAS,
+    ALTER_CLIENT_QUOTAS,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_GROUPS,

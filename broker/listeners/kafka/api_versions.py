@@ -44,6 +44,7 @@ def api_versions_api(registry: ApiRegistry) -> Api:
         features = _features(registry)
         response = ApiVersionsResponse(
             registry.version_ranges(),
+            throttle_time_ms=context.throttle_ms(),
             supported_features=features,
             finalized_features_epoch=context.node.metadata.image.sequence,
             # All at their highest level: a cluster has nodes of one version.

@@ -30,6 +30,11 @@ cdef class KafkaConnection:
     cdef public object authentication
     cdef public object access
     cdef public object all_rights
+    cdef public object quotas
+    cdef public object quota_user
+    cdef bint _muted
+    cdef double _muted_until
+    cdef object _unmute_timer
     cdef public object _view
     cdef public Py_ssize_t _start
     cdef public Py_ssize_t _end
@@ -68,6 +73,7 @@ cdef class KafkaConnection:
     cdef bint _may_begin(self, object api) except -1
     @cython.locals(context=RequestContext, size=cython.Py_ssize_t, exclusive=cython.bint)
     cdef object _start_request(self, object frame, RequestHeader header, object api, Py_ssize_t reserved)
+    cdef object _measure(self, RequestContext context, Py_ssize_t size)
     cdef object _schedule_flush(self)
     @cython.locals(context=RequestContext)
     cdef object _drop_answered(self)

@@ -10,6 +10,9 @@ yet, is taken from the room that all connections share, and comes back with the 
 
 Turns (S3). After some milliseconds the other connections have their turn, however much of this one has come.
 
+Quotas. Where a client has used up a quota, nothing more is read or begun of its connection for the time that its answer
+says; answers go out meanwhile (KIP-219).
+
 Order. Requests begin in the order they came in and are answered in that order. A pipelined API (Produce) begins without
 waiting for the answers before it; every other begins when all before it are answered, and lets nothing begin until it
 is answered itself, as Kafka does for all.
@@ -33,6 +36,7 @@ from semel.broker.listeners.acceptor import IN_PROCESS
 from semel.broker.listeners.kafka.large_frame import BLOCK_BYTES, LargeFrame
 from semel.broker.listeners.kafka.output import Output
 from semel.broker.listeners.kafka.registry import LATER, NO_PEER, Api, RequestContext
+from semel.broker.quotas.request_usage import RequestUsage
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.wire import RequestHeader, WireFormatError, parse_request_header
 from semel.runtime.telemetry.buckets import REQUEST_SECONDS
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from semel.broker.config.kafka_limits import KafkaLimits
     from semel.broker.listeners.kafka.registry import ApiRegistry
     from semel.broker.listeners.kafka.request_memory import MemoryClaim, RequestMemory
+    from semel.broker.quotas.client_quotas import ClientQuotas
     from semel.broker.services import Services
     from semel.broker.telemetry.recorders import RequestTimes
     from semel.broker.users.authentication import Authentication
@@ -168,6 +173,13 @@ class KafkaConnection:
         """What the client may do; None for everything."""
         self.all_rights = ALL_RIGHTS
         """What it has where it may do everything."""
+        self.quotas: ClientQuotas | None = None
+        """What its requests count for; None where no client has a quota, or this one is none."""
+        self.quota_user = ""
+        """Whose they are."""
+        self._muted = False
+        self._muted_until = 0.0
+        self._unmute_timer: asyncio.TimerHandle | None = None
         self._view = memoryview(_NO_BLOCK)
         self._start = self._end = BLOCK_BYTES
         # A frame that has a buffer of its own, while it is being received.
@@ -217,6 +229,9 @@ class KafkaConnection:
         self._closed = True
         self._closing = True
         self._listener.disconnected(self)
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
+            self._unmute_timer = None
         self._frames.clear()
         waiting, self._waiting = self._waiting, deque()
         for context in waiting:
@@ -509,7 +524,7 @@ class KafkaConnection:
                 self._end_turn()
 
     def _may_begin(self, api: Api) -> bool:
-        if self._exclusive or self._closed:
+        if self._exclusive or self._closed or self._muted:
             return False
         output = self.output
         assert output is not None
@@ -532,6 +547,9 @@ class KafkaConnection:
             of_api.size_total += size
             of_api.size_counts[size.bit_length()] += 1
         self._exclusive = exclusive
+        quotas = self.quotas
+        if quotas is not None:
+            self._measure(context, len(frame))
         try:
             answer = api.start(context, frame, header.body)
         except WireFormatError as error:
@@ -541,6 +559,10 @@ class KafkaConnection:
             self._drop_frames()
             self._refuse(error)
             return
+        if quotas is not None and context.usage is not None:
+            if answer is not LATER:
+                context.usage.answered()
+            context.usage.pause()
         if not reserved and (answer is LATER or self._waiting):
             context.reserved = len(frame)
             self._unanswered_bytes += context.reserved
@@ -562,6 +584,33 @@ class KafkaConnection:
             self._release(reserved)
         if answer is not None and self.output is not None:
             self.output.add(answer)
+
+    def _measure(self, context: RequestContext, size: int) -> None:
+        """Have a request count for its client's quotas, if that has any."""
+        assert self.quotas is not None
+        client = self.quotas.of(self.quota_user, context.client_id or "")
+        if client is not None:
+            context.usage = RequestUsage(client, self, size)
+            context.usage.begin()
+
+    def mute(self, seconds: float) -> None:
+        """Read nothing more, and begin no request that has come, for some time. Answers go out meanwhile."""
+        until = self._time() + seconds
+        if self._closing or until <= self._muted_until:
+            return
+        self._muted_until = until
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
+        self._muted = True
+        self._unmute_timer = self._loop.call_later(seconds, self._unmute)
+        self._schedule_flush()
+
+    def _unmute(self) -> None:
+        self._unmute_timer = None
+        self._muted = False
+        self.last_used = self._time()
+        if not self._closed:
+            self._schedule_flush()
 
     def answered(self, exclusive: bool) -> None:
         """An answer came for a request that had to wait."""
@@ -674,6 +723,7 @@ class KafkaConnection:
             return
         pause = (
             self._waits_for_room
+            or self._muted
             or self._turn_is_over
             or self._closing
             or self._in_flight >= self._limits.kafka_max_in_flight_requests
@@ -764,6 +814,9 @@ class KafkaConnection:
     def finish(self) -> None:
         """Take no more requests; close when those that were received are answered."""
         self._closing = True
+        if self._muted:
+            self._muted = False
+            self._schedule_flush()
         self._pause_or_resume()
         if self.idle:
             self._close()

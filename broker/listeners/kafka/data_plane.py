@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
 from semel.broker.listeners.kafka.limits import entries_max
 from semel.broker.listeners.kafka.registry import LATER, Answer, Api, RequestContext
 from semel.broker.permitted.produce import begin_produce
 from semel.protocol.errors import ErrorCode
-from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.api import ApiKey, Part
 from semel.protocol.kafka.fetch import FETCH_MAX_VERSION, FETCH_MIN_VERSION, FetchRequest, FetchResponse
 from semel.protocol.kafka.produce import (
     ACKS_NONE,
@@ -32,14 +34,20 @@ def produce_api(handler: ProduceHandler) -> Api:
         if request.acks == ACKS_NONE:
 
             def dropped(response: ProduceResponse) -> None:
+                if context.usage is not None:
+                    context.usage.produced()
                 _abort_on_error(context, response)
                 context.answer(None)
 
             response = begin_produce(handler, context.rights, request, version, dropped, context)
             if response is None:
                 return LATER
+            if context.usage is not None:
+                context.usage.produced()
             _abort_on_error(context, response)
             return None
+        if context.usage is not None:
+            return _begin_counted(handler, context, request)
         response = begin_produce(
             handler,
             context.rights,
@@ -60,6 +68,21 @@ def produce_api(handler: ProduceHandler) -> Api:
     )
 
 
+def _begin_counted(handler: ProduceHandler, context: RequestContext, request: ProduceRequest) -> Answer:
+    """Begin a request of a client with a quota, whose answer says how long nothing more is read of it."""
+    version = context.api_version
+
+    def framed(response: ProduceResponse) -> Sequence[Part]:
+        assert context.usage is not None
+        response.throttle_time_ms = context.usage.produced()
+        return response.frame(version, context.correlation_id)
+
+    response = begin_produce(
+        handler, context.rights, request, version, lambda response: context.answer(framed(response)), context
+    )
+    return LATER if response is None else framed(response)
+
+
 def _abort_on_error(context: RequestContext, response: ProduceResponse) -> None:
     for item in response.partitions:
         if item.error is not ErrorCode.NONE:
@@ -78,6 +101,7 @@ def fetch_api(handler: FetchHandler) -> Api:
             version,
             lambda response: context.answer(response.frame(version, context.correlation_id)),
             rights=context.rights,
+            usage=context.usage,
         )
         if isinstance(begun, FetchResponse):
             return begun.frame(version, context.correlation_id)

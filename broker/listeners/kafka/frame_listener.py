@@ -98,6 +98,10 @@ class FrameListener(ABC):
     def _connection_limits(self) -> ConnectionLimits:
         """Return how many connections there may be."""
 
+    def _connection_wait_s(self, address: str) -> float:
+        """Return after how long a new connection of an address is to be closed; 0 where it is served."""
+        return 0.0
+
     @abstractmethod
     def _finish(self) -> None:
         """Let no request wait for others any more: the listener stops."""
@@ -107,7 +111,9 @@ class FrameListener(ABC):
         self._listens = listens
         self.loop = asyncio.get_running_loop()
         limits = self._connection_limits()
-        self._acceptor = Acceptor(self.name, self._protocol, limits, self.refusals, self._encryption)
+        self._acceptor = Acceptor(
+            self.name, self._protocol, limits, self.refusals, self._encryption, self._connection_wait_s
+        )
         await self.listen()
         self._watch()
 
@@ -230,6 +236,7 @@ class FrameListener(ABC):
             elif connection.quiet and now - connection.last_used >= idle_s:
                 counters.idle_connections_closed += 1
                 connection.expire()
+        self.node.client_quotas.forget_idle()
         for claim in self.room.crowding(now, receive_s):
             claim.owner.leave_room_to_others()
         self._watch_timer = self.loop.call_later(every_s, self._watch)

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from semel.broker.listeners.kafka.limits import entries_max
 from semel.broker.listeners.kafka.registry import LARGE_BYTES, RequestContext
 from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.entities import response_names
 from semel.protocol.kafka.messages import build_response, parse_request
 from semel.runtime.threads import Threads
 from semel.runtime.turns import Turns
@@ -25,6 +26,8 @@ FREED_AT_ONCE: Final = 500
 LARGE_ENTRIES: Final = 200
 """The same of a response, in entries of its arrays."""
 
+_THROTTLE_TIME: Final = "throttle_time"
+
 _beside: Final = Threads(1, "semel-large-messages")
 
 
@@ -35,8 +38,10 @@ async def read_request(context: RequestContext, body: memoryview) -> Any:
 
 
 async def write_response(context: RequestContext, **values: Any) -> bytes:
-    """Return the body of a response, as `build_response` does."""
+    """Return the body of a response, as `build_response` does, with the time that the client has to wait."""
     key, version = ApiKey(context.api_key), context.api_version
+    if context.usage is not None and _THROTTLE_TIME in response_names(key):
+        values[_THROTTLE_TIME] = context.throttle_ms()
     return await beside_if(_is_large(values), partial(build_response, key, version, **values))
 
 

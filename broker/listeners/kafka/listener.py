@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from semel.broker.acls.principals import principal_of_certificate, principal_of_user
+from semel.broker.acls.principals import USER, principal_of_certificate, principal_of_user
 from semel.broker.acls.rights import Rights
 from semel.broker.config.kafka_limits import KafkaLimits, parse_connection_overrides
 from semel.broker.handlers.fetch.handler import FetchHandler
@@ -41,7 +41,8 @@ _BEFORE_AUTHENTICATION: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, Api
 class KafkaListenerStatistics:
     """Counts since the listener was made, and sizes now.
 
-    `refused_connections` were too many, `refused_of_address` of them from their address; `failed_handshakes` were
+    `refused_connections` were too many, `refused_of_address` of them from their address; those
+    `throttled_connections` came faster than their address's quota allows; `failed_handshakes` were
     closed before they were encrypted, and clients of `failed_authentications` could not prove who they are;
     `accepts_exhausted` counts the times when the system had no descriptor for another. `aborted_connections` were
     closed because of what their peers sent, also those whose requests came too slowly (`slow`), kept room that others
@@ -58,6 +59,7 @@ class KafkaListenerStatistics:
     accepted_connections: int
     refused_connections: int
     refused_of_address: int
+    throttled_connections: int
     failed_handshakes: int
     failed_authentications: int
     accepts_exhausted: int
@@ -112,6 +114,7 @@ class KafkaListener(FrameListener):
             apis = (*apis, *AUTHENTICATION_APIS)
             self.look_s_max = _LOOK_S
         super().__init__(node, host, port, limits, apis, request_times=request_times, encryption=encryption)
+        node.client_quotas.on_change(self._quotas_changed)
         if interceptor is not None:
             self.registry.replace(interceptor.kafka_api)
 
@@ -133,25 +136,50 @@ class KafkaListener(FrameListener):
             here = Authentication(self._users, mechanisms, self.loop.time())
             connection.ask_who(here, self._before_authentication, REQUEST_BYTES_MAX)
         self._give_access(connection)
+        if connection.authentication is None:
+            self._give_quotas(connection)
         return super().connected(connection)
 
     def admitted(self, connection: KafkaConnection) -> None:
-        """See `FrameListener.admitted`. From here on it may do what its user may."""
+        """See `FrameListener.admitted`. From here on it may do what its user may, as far as his quotas go."""
         self._give_access(connection)
+        self._give_quotas(connection)
 
     def _give_access(self, connection: KafkaConnection) -> None:
         if connection.address == IN_PROCESS or not self.node.authorizer.is_on:
             return
-        here = connection.authentication
-        if here is not None and here.verifier is not None:
-            principal = principal_of_user(here.user)
-        elif here is not None:
-            principal = ANONYMOUS  # it is served nothing that asks for a right, until it has proven its user
-        else:
-            principal = principal_of_certificate(connection.certificate())
+        principal = self._principal(connection)
         connection.access = self.node.authorizer.access(principal, connection.address)
         if connection.access is None:
             connection.all_rights = Rights(None, "", (), principal)
+
+    @staticmethod
+    def _principal(connection: KafkaConnection) -> str:
+        here = connection.authentication
+        if here is None:
+            return principal_of_certificate(connection.certificate())
+        if here.verifier is not None:
+            return principal_of_user(here.user)
+        return ANONYMOUS  # it is served nothing that asks for a right, until it has proven its user
+
+    def _give_quotas(self, connection: KafkaConnection) -> None:
+        """Have a connection's requests count, where any client has a quota. A program in this process is no client."""
+        quotas = self.node.client_quotas
+        if connection.address == IN_PROCESS or not quotas.is_on:
+            connection.quotas = None
+            return
+        if not connection.quota_user:
+            connection.quota_user = self._principal(connection).removeprefix(USER)
+        connection.quotas = quotas
+
+    def _quotas_changed(self) -> None:
+        for connection in self._connections:
+            here = connection.authentication
+            if here is None or here.verifier is not None:
+                self._give_quotas(connection)
+
+    def _connection_wait_s(self, address: str) -> float:
+        return self.node.client_quotas.connection_wait_s(address)
 
     def _before_authentication(self, key: int) -> Api | None:
         api = self.registry.get(key)
@@ -186,6 +214,7 @@ class KafkaListener(FrameListener):
             accepted_connections=counters.accepted_connections,
             refused_connections=self._acceptor.refused,
             refused_of_address=self._acceptor.refused_of_address,
+            throttled_connections=self._acceptor.throttled,
             failed_handshakes=self._acceptor.failed_handshakes,
             failed_authentications=counters.failed_authentications,
             accepts_exhausted=self._acceptor.exhausted,

@@ -18,3 +18,4 @@ cdef class RequestContext:
     cdef public object parts
     cdef public Py_ssize_t reserved
     cdef public object trace
+    cdef public object usage

@@ -20,6 +20,8 @@ from weakref import WeakKeyDictionary
 
 from semel.broker.acls.requirements import KAFKA
 from semel.broker.acls.rights import Rights
+from semel.broker.quotas.client_quotas import UNBOUNDED, Mutations
+from semel.broker.quotas.request_usage import Measured, RequestUsage
 from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.errors import SemelError
 from semel.protocol.kafka.api import (
@@ -127,6 +129,7 @@ class RequestContext:
         "parts",
         "reserved",
         "trace",
+        "usage",
     )
 
     def __init__(
@@ -147,6 +150,8 @@ class RequestContext:
         self.answered = False
         self.parts: Sequence[Part] | None = None
         self.on_close: Callable[[], None] | None = None
+        self.usage: RequestUsage | None = None
+        """What it takes of its client's quotas, where that has any."""
 
     @property
     def peer(self) -> str:
@@ -170,6 +175,20 @@ class RequestContext:
             return self._connection.all_rights
         key = ApiKey(self.api_key)
         return Rights(access, key.name, KAFKA[key])
+
+    def throttle_ms(self) -> int:
+        """Count the request for its client's quotas; return how long the client has to wait. To be told by the answer.
+
+        The answer is to be made now: the same again, however often it is asked.
+        """
+        return 0 if self.usage is None else self.usage.answered()
+
+    def mutations(self, *, strict: bool) -> Mutations:
+        """Return what counts the partitions that the request makes or deletes (KIP-599).
+
+        strict: what is beyond the quota is refused, with a code that this version knows
+        """
+        return UNBOUNDED if self.usage is None else self.usage.counted_mutations(strict=strict)
 
     def admit(self) -> None:
         """Serve this connection everything from now on."""
@@ -285,6 +304,8 @@ class Api:
         is_gone = context.begin_watching()
         set_is_gone(is_gone)
         try:
+            if context.usage is not None:
+                context.usage.pause()
             if not is_prepared(self.key, context.api_version):
                 await asyncio.get_running_loop().run_in_executor(_preparing, prepare, self.key, context.api_version)
             if len(body) <= LARGE_BYTES or self.waits_for_others:
@@ -306,8 +327,19 @@ class Api:
 
     async def _handle(self, context: RequestContext, body: memoryview) -> None:
         assert self.handle is not None
-        answer = await self.handle(context, body)
+        usage = context.usage
+        if usage is None:
+            answer = await self.handle(context, body)
+        else:
+            answer = await Measured(_coroutine(self.handle, context, body), usage.begin, usage.pause)
+            usage.answered()  # also where the answer has no room for it
         context.answer(frame_response(self.key, context.api_version, context.correlation_id, answer))
+
+
+async def _coroutine(
+    handle: Callable[[RequestContext, memoryview], Awaitable[Buffer]], context: RequestContext, body: memoryview
+) -> Buffer:
+    return await handle(context, body)
 
 
 def _large_requests(key: ApiKey) -> asyncio.Semaphore:

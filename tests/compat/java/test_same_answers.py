@@ -88,7 +88,6 @@ DELIBERATE = Deliberate(
         "operations are told for every topic, and bad names have their own error",
     ),
     (r"elect_leaders: bad kind \|", "an unknown kind of election is answered as a whole"),
-    (r"describe_client_quotas: (strange|bad) \|", "there are no quotas, of whatever kind"),
     (
         r"produce: (too short|magic 1|bytes behind) \|",
         "bytes that are no whole batch are refused; what the older formats and cut batches are is CORRUPT_MESSAGE",

@@ -220,6 +220,29 @@ def test_perf_tests(run: Run, topic: str) -> None:
     assert "2000 records sent" in made.succeeded().output
 
 
+def test_quotas_of_users_clients_and_addresses(run: Run) -> None:
+    def configs(*words: str) -> str:
+        return run("configs", *words).succeeded().output
+
+    pair = ("--entity-type", "users", "--entity-name", "alice", "--entity-type", "clients", "--entity-default")
+    configs(*pair, "--alter", "--add-config", "producer_byte_rate=1048576,request_percentage=12.5")
+    configs("--entity-type", "clients", "--entity-name", "etl", "--alter", "--add-config", "controller_mutation_rate=3")
+    configs("--entity-type", "ips", "--entity-default", "--alter", "--add-config", "connection_creation_rate=5000")
+    described = configs(*pair, "--describe")
+    assert "producer_byte_rate=1048576.0" in described
+    assert "request_percentage=12.5" in described
+    assert "controller_mutation_rate=3.0" in configs("--entity-type", "clients", "--describe")
+    assert "connection_creation_rate=5000.0" in configs("--entity-type", "ips", "--describe")
+    configs(*pair, "--alter", "--delete-config", "producer_byte_rate,request_percentage")
+    configs("--entity-type", "ips", "--entity-default", "--alter", "--delete-config", "connection_creation_rate")
+    assert "producer_byte_rate" not in configs(*pair, "--describe")
+    refused = run("configs", *pair, "--alter", "--add-config", "producer_byte_rate=-1")
+    assert refused.code != 0
+    configs(
+        "--entity-type", "clients", "--entity-name", "etl", "--alter", "--delete-config", "controller_mutation_rate"
+    )
+
+
 def test_acls_say_that_there_is_no_authorizer(run: Run) -> None:
     refused = run("acls", "--list")
     assert "SecurityDisabledException" in refused.output + refused.errors

@@ -20,6 +20,7 @@ from semel.broker.logs.offline import OfflineLogs
 from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.image import BrokerImage, TopicImage
+from semel.broker.quotas.client_quotas import ClientQuotas
 from semel.protocol.acls import Acl
 from semel.protocol.api.transactions import (
     AddPartitionsToTxnRequest,
@@ -34,6 +35,7 @@ from semel.protocol.kafka import api
 from semel.protocol.kafka.fetch import FetchRequest, FetchResponse
 from semel.protocol.kafka.produce import ProduceRequest, ProduceResponse
 from semel.protocol.kafka.wire import Part
+from semel.protocol.quotas import QuotaEntity
 from semel.runtime.clock import Clock, ManualClock
 from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.storage import Storage
@@ -70,6 +72,7 @@ class FakeMetadata:
         self.image = self
         self.sequence = 7
         self.acls: frozenset[Acl] = frozenset()
+        self.client_quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.brokers = {NODE_ID: BrokerImage(NODE_ID, "", "", "broker.example", 9092, "broker.example", 9094, "")}
 
     def topic(self, name: str) -> TopicImage | None:
@@ -132,6 +135,7 @@ class FakeNode:
     def __post_init__(self) -> None:
         self.metadata = FakeMetadata()
         self.authorizer = Authorizer(NodeConfig(), self.metadata)
+        self.client_quotas = ClientQuotas(NodeConfig(), self.metadata, self.clock)
         self.transactions = FakeTransactions()
         self.config = NodeConfig(node_id=NODE_ID)
         self.logs = FakeLogs()

@@ -375,6 +375,12 @@ CASES: Sequence[tuple[ApiKey, Case]] = (
         Case({"components": (), "strict": False}, CLUSTER, ([("DESCRIBE_CONFIGS", "cluster")],)),
     ),
     (
+        ApiKey.ALTER_CLIENT_QUOTAS,
+        Case(
+            {"entries": ({"entity": (), "ops": ()},), "validate_only": True}, CLUSTER, ([("ALTER_CONFIGS", "cluster")],)
+        ),
+    ),
+    (
         ApiKey.DESCRIBE_QUORUM,
         Case(
             {"topics": ({"topic_name": "__cluster_metadata", "partitions": ({"partition_index": 0},)},)},

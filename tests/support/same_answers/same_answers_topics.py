@@ -474,3 +474,45 @@ async def describe_client_quotas(at: Side, version: int) -> None:
     for what, kind, match in (("default", "user", 1), ("strange", "moon", 1), ("bad", "user", 9)):
         component = {"entity_type": kind, "match_type": match, "match": None}
         await at.ask(what, ApiKey.DESCRIBE_CLIENT_QUOTAS, components=[component], strict=False)
+
+
+@scenario(ApiKey.ALTER_CLIENT_QUOTAS)
+async def client_quotas(at: Side, version: int) -> None:
+    user = at.name("user")
+
+    async def alter(what: str, entity: dict[str, str | None], key: str, value: float | None, **more: Any) -> None:
+        entry = {
+            "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()],
+            "ops": [{"key": key, "value": value or 0.0, "remove": value is None}],
+        }
+        await at.ask(what, ApiKey.ALTER_CLIENT_QUOTAS, entries=[entry], **{"validate_only": False, **more})
+
+    async def told(what: str, match: int, name: str | None, strict: bool = False) -> None:
+        component = {"entity_type": "user", "match_type": match, "match": name}
+        await at.ask(what, ApiKey.DESCRIBE_CLIENT_QUOTAS, version=1, components=[component], strict=strict)
+
+    both: dict[str, str | None] = {"user": user, "client-id": None}
+    await alter("validated", both, "producer_byte_rate", 1e6, validate_only=True)
+    await told("not set yet", 0, user)
+    await alter("set", both, "producer_byte_rate", 1e6)
+    await told("set", 0, user)
+    await told("strict", 0, user, strict=True)
+    await alter("set again", both, "producer_byte_rate", 2e6)
+    for what, entity, key, value in (
+        ("no entity", {}, "producer_byte_rate", 1.0),
+        ("strange entity", {"moon": "x"}, "producer_byte_rate", 1.0),
+        ("empty name", {"user": ""}, "producer_byte_rate", 1.0),
+        ("address and user", {"user": user, "ip": "127.0.0.1"}, "connection_creation_rate", 1.0),
+        ("strange quota", {"user": user}, "speed", 1.0),
+        ("of an address", {"user": user}, "connection_creation_rate", 1.0),
+        ("of a user", {"ip": "127.0.0.1"}, "producer_byte_rate", 1.0),
+        ("nothing", {"user": user}, "producer_byte_rate", 0.0),
+        ("fraction", {"user": user}, "producer_byte_rate", 1.5),
+        ("too large", {"ip": "127.0.0.1"}, "connection_creation_rate", 3e9),
+        ("removed, and never set", {"user": user}, "producer_byte_rate", None),
+    ):
+        await alter(what, entity, key, value)  # type: ignore[arg-type]
+    await alter("removed", both, "producer_byte_rate", None)
+    await told("removed", 0, user)
+    await told("a name for the default", 1, user)
+    await told("no name", 0, None)

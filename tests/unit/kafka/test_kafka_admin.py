@@ -147,16 +147,6 @@ def test_without_an_authorizer_there_are_no_acls(tmp_path: Path, version: int) -
     with_node(tmp_path, test)
 
 
-@pytest.mark.parametrize("version", range(2))
-def test_clients_have_no_quotas(tmp_path: Path, version: int) -> None:
-    async def test(node: Node) -> None:
-        components = [{"entity_type": "user", "match_type": 2, "match": None}]
-        response = await ask(node, ApiKey.DESCRIBE_CLIENT_QUOTAS, version, components=components, strict=False)
-        assert (int(response.error_code), response.entries) == (0, ())
-
-    with_node(tmp_path, test)
-
-
 # --- DeleteRecords ----------------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from semel.broker.metadata.changes import (
     BrokerUnfenced,
     BrokerUnregistered,
     Change,
+    ClientQuotasChanged,
     ClusterCreated,
     ConfigsChanged,
     MetadataCorruptError,
@@ -40,10 +41,12 @@ from semel.broker.metadata.changes import (
 )
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, decode_image, encode_image
 from semel.protocol.ids import TopicPartition, new_topic_id
+from semel.protocol.quotas import QuotaAlteration, QuotaEntity
 
 STATE = PartitionState(leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
 ORDERS, PAYMENTS = new_topic_id(), new_topic_id()
 
+ALICE = QuotaEntity("alice", "")
 CHANGES: list[Change] = [
     ClusterCreated("cluster"),
     BrokerRegistered(1, "a1", "dir", "127.0.0.1", 9092, "127.0.0.1", 9094, "rack"),
@@ -68,6 +71,14 @@ CHANGES: list[Change] = [
     BrokerUnregistered(3, 19),
     AclsChanged(added=(acl("READ", "topic:orders"), acl("ALL", "group:g-*", denies=True))),
     AclsChanged(removed=(acl("ALL", "group:g-*", denies=True),)),
+    ClientQuotasChanged((QuotaAlteration(ALICE, {"producer_byte_rate": 1.5e6, "consumer_byte_rate": 1.0}),)),
+    ClientQuotasChanged(
+        (
+            QuotaAlteration(ALICE, {"consumer_byte_rate": None}),
+            QuotaAlteration(QuotaEntity(ip=""), {"connection_creation_rate": 5.0}),
+        )
+    ),
+    ClientQuotasChanged((QuotaAlteration(QuotaEntity(ip=""), {"connection_creation_rate": None}),)),
 ]
 NEXT = len(CHANGES) + 1
 
@@ -82,6 +93,7 @@ def test_every_kind_of_change_is_applied() -> None:
     assert image.sequence == len(CHANGES)
     assert image.cluster_id == "cluster"
     assert image.acls == {acl("READ", "topic:orders")}
+    assert image.client_quotas == {ALICE: {"producer_byte_rate": 1.5e6}}
     assert image.brokers[1].kafka_port == 9092
     assert set(image.topics) == {"orders"}
     assert image.topic_names == {ORDERS: "orders"}

@@ -32,7 +32,7 @@ async def handle_add_offsets_to_txn(context: RequestContext, body: memoryview) -
         )
     except SemelError as error:
         code = _CODES.known(coordinator_code(error), version)
-    return build_response(ApiKey.ADD_OFFSETS_TO_TXN, version, error_code=code)
+    return build_response(ApiKey.ADD_OFFSETS_TO_TXN, version, throttle_time=context.throttle_ms(), error_code=code)
 
 
 ADD_OFFSETS_TO_TXN = Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, handle_add_offsets_to_txn)

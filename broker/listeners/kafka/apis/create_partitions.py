@@ -1,4 +1,7 @@
-"""CreatePartitions, versions 0 to 3 (KIP-195): gives topics more partitions, each for itself."""
+"""CreatePartitions, versions 0 to 3 (KIP-195): gives topics more partitions, each for itself.
+
+Version 3 refuses what is beyond the client's quota (KIP-599).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from semel.protocol.api.metadata import TopicResult
 from semel.protocol.errors import SemelError
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import to_ms
+
+_FIRST_VERSION_WITH_QUOTA_CODE = 3
 
 
 async def handle_create_partitions(context: RequestContext, body: memoryview) -> bytes:
@@ -29,7 +34,13 @@ async def handle_create_partitions(context: RequestContext, body: memoryview) ->
     try:
         results = await within(
             to_ms(request.timeout),
-            create_partitions_of_many(context.node, context.rights, wanted, validate_only=request.validate_only),
+            create_partitions_of_many(
+                context.node,
+                context.rights,
+                wanted,
+                validate_only=request.validate_only,
+                mutations=context.mutations(strict=context.api_version >= _FIRST_VERSION_WITH_QUOTA_CODE),
+            ),
         )
     except SemelError as error:
         results = [TopicResult(each.topic, error.code, error.message) for each in wanted]

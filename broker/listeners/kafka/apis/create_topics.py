@@ -1,7 +1,8 @@
 """CreateTopics, versions 2 to 7: makes topics with their settings, or only says whether it could (KIP-4).
 
 Each topic succeeds or fails for itself. From version 4 on -1 takes the node's defaults (KIP-464; older ones may, too);
-the answer tells the settings that the topic has from 5 on (KIP-525) and its id with 7.
+the answer tells the settings that the topic has from 5 on (KIP-525) and its id with 7. What is beyond the client's
+quota is refused from 6 on, and before that done, and paid for by waiting (KIP-599).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from semel.protocol.kafka.messages import to_ms
 from semel.runtime.turns import in_turns
 
 _FIRST_VERSION_WITH_CONFIGS = 5
+_FIRST_VERSION_WITH_QUOTA_CODE = 6
 
 
 async def handle_create_topics(context: RequestContext, body: memoryview) -> bytes:
@@ -33,7 +35,13 @@ async def handle_create_topics(context: RequestContext, body: memoryview) -> byt
     try:
         results = await within(
             to_ms(request.timeout),
-            create_topics(context.node, context.rights, wanted, validate_only=request.validate_only),
+            create_topics(
+                context.node,
+                context.rights,
+                wanted,
+                validate_only=request.validate_only,
+                mutations=context.mutations(strict=context.api_version >= _FIRST_VERSION_WITH_QUOTA_CODE),
+            ),
         )
     except SemelError as error:
         results = tuple(TopicResult(each.name, error.code, error.message) for each in wanted)

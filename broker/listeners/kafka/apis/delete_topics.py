@@ -1,6 +1,7 @@
 """DeleteTopics, versions 1 to 6: deletes topics by name, from version 6 on also by id (KIP-516).
 
-Each topic succeeds or fails for itself. TOPIC_DELETION_DISABLED came with version 3, and messages with 5.
+Each topic succeeds or fails for itself. TOPIC_DELETION_DISABLED came with version 3, and messages with 5, which also
+refuses what is beyond the client's quota (KIP-599).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from semel.protocol.kafka.messages import to_ms
 
 _FIRST_VERSION_WITH_IDS = 6
 _FIRST_VERSION_WITH_DISABLED = 3
+_FIRST_VERSION_WITH_QUOTA_CODE = 5
 
 
 async def handle_delete_topics(context: RequestContext, body: memoryview) -> bytes:
@@ -35,8 +37,10 @@ async def handle_delete_topics(context: RequestContext, body: memoryview) -> byt
                 refused.append(TopicResult(each.name or "", ErrorCode.INVALID_REQUEST, message, topic_id=each.topic_id))
             else:
                 wanted.append(each.name if each.name is not None else TopicId(each.topic_id))
+    mutations = context.mutations(strict=version >= _FIRST_VERSION_WITH_QUOTA_CODE)
+    deleting = delete_topics(context.node, context.rights, wanted, mutations=mutations)
     try:
-        results = await within(to_ms(request.timeout), delete_topics(context.node, context.rights, wanted))
+        results = await within(to_ms(request.timeout), deleting)
     except SemelError as error:
         results = tuple(
             TopicResult(each, error.code, error.message)

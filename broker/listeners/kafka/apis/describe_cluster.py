@@ -25,11 +25,13 @@ async def handle_describe_cluster(context: RequestContext, body: memoryview) -> 
     version = context.api_version
     request = parse_request(ApiKey.DESCRIBE_CLUSTER, version, body)
     asked_for = getattr(request, "endpoint_type", _BROKERS)
+    values = _nodes(context, request) if asked_for == _BROKERS else _refusal(asked_for)
     return build_response(
         ApiKey.DESCRIBE_CLUSTER,
         version,
+        throttle_time=context.throttle_ms(),
         endpoint_type=_BROKERS,
-        **(_nodes(context, request) if asked_for == _BROKERS else _refusal(asked_for)),
+        **values,
     )
 
 

@@ -38,6 +38,7 @@ async def handle_end_txn(context: RequestContext, body: memoryview) -> bytes:
         return build_response(
             ApiKey.END_TXN,
             version,
+            throttle_time=context.throttle_ms(),
             error_code=_CODES.known(coordinator_code(error), version),
             producer_id=NO_PRODUCER_ID,
             producer_epoch=NO_PRODUCER_EPOCH,
@@ -45,6 +46,7 @@ async def handle_end_txn(context: RequestContext, body: memoryview) -> bytes:
     return build_response(
         ApiKey.END_TXN,
         version,
+        throttle_time=context.throttle_ms(),
         producer_id=answer.producer.producer_id,
         producer_epoch=answer.producer.producer_epoch,
     )

@@ -24,7 +24,7 @@ async def handle_heartbeat(context: RequestContext, body: memoryview) -> bytes:
         code = ErrorCode.NONE
     except SemelError as error:
         code = coordinator_code(error)
-    return build_response(ApiKey.HEARTBEAT, version, error_code=code)
+    return build_response(ApiKey.HEARTBEAT, version, throttle_time=context.throttle_ms(), error_code=code)
 
 
 HEARTBEAT = Api(ApiKey.HEARTBEAT, 0, 4, handle_heartbeat)

@@ -43,6 +43,7 @@ async def handle_init_producer_id(context: RequestContext, body: memoryview) -> 
         return build_response(
             ApiKey.INIT_PRODUCER_ID,
             version,
+            throttle_time=context.throttle_ms(),
             error_code=_CODES.known(coordinator_code(error), version),
             producer_id=NO_PRODUCER_ID,
             producer_epoch=NO_PRODUCER_EPOCH,
@@ -53,6 +54,7 @@ async def handle_init_producer_id(context: RequestContext, body: memoryview) -> 
     return build_response(
         ApiKey.INIT_PRODUCER_ID,
         version,
+        throttle_time=context.throttle_ms(),
         producer_id=answer.producer.producer_id,
         producer_epoch=answer.producer.producer_epoch,
         ongoing_txn_producer_id=ongoing.producer_id,

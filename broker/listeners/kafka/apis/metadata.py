@@ -16,6 +16,7 @@ from semel.broker.listeners.kafka.apis.topic_values import told_topic
 from semel.broker.listeners.kafka.large_messages import LARGE_ENTRIES, beside_if, let_go, read_request
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.permitted.metadata import all_topics, operations_of_cluster, topics_by_id, topics_by_name
+from semel.broker.quotas.client_quotas import Mutations
 from semel.broker.services import Services
 from semel.protocol.acls import NOT_ASKED_FOR, ResourceType
 from semel.protocol.api.metadata import TopicResult
@@ -33,7 +34,9 @@ async def handle_metadata(context: RequestContext, body: memoryview) -> bytes:
     request = await read_request(context, body)
     node = context.node
     rights = context.rights
-    topics = list(await _topics(node, rights, version, request))
+    # Also topics that are made on the way count, but none is refused for that: old versions have no code for it.
+    mutations = context.mutations(strict=False)
+    topics = list(await _topics(node, rights, version, request, mutations))
     cluster, fenced = metadata.cluster(node), metadata.fenced_nodes(node)
     asks_of_topics = getattr(request, "include_topic_authorized_operations", False)
     asks_of_cluster = getattr(request, "include_cluster_authorized_operations", False)
@@ -56,6 +59,7 @@ async def handle_metadata(context: RequestContext, body: memoryview) -> bytes:
         cluster.controller_id,
         told,
         operations_of_cluster(rights) if asks_of_cluster else NOT_ASKED_FOR,
+        context.throttle_ms(),
     )
     entries = sum([1 + len(topic.partitions) async for topic in in_turns(told)])
     answer = await beside_if(entries > LARGE_ENTRIES, response.build, version)
@@ -64,7 +68,9 @@ async def handle_metadata(context: RequestContext, body: memoryview) -> bytes:
     return answer
 
 
-async def _topics(node: Services, rights: Rights, version: int, request: Any) -> Sequence[TopicResult]:
+async def _topics(
+    node: Services, rights: Rights, version: int, request: Any, mutations: Mutations
+) -> Sequence[TopicResult]:
     if request.topics is None or (version == 0 and not request.topics):
         return await all_topics(node, rights, include_internal=True)
     ids: dict[TopicId, None] = {}
@@ -83,7 +89,7 @@ async def _topics(node: Services, rights: Rights, version: int, request: Any) ->
     if ids:
         return await topics_by_id(node, rights, list(ids))
     allowed = getattr(request, "allow_auto_topic_creation", True)
-    return await topics_by_name(node, rights, list(names), allow_auto_create=allowed)
+    return await topics_by_name(node, rights, list(names), allow_auto_create=allowed, mutations=mutations)
 
 
 METADATA = Api(ApiKey.METADATA, 0, METADATA_MAX_VERSION, handle_metadata)

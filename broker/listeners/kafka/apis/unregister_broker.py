@@ -15,9 +15,13 @@ async def handle_unregister_broker(context: RequestContext, body: memoryview) ->
         await remove(context.node, context.rights, request.broker_id)
     except SemelError as error:
         return build_response(
-            ApiKey.UNREGISTER_BROKER, context.api_version, error_code=error.code, error_message=error.message
+            ApiKey.UNREGISTER_BROKER,
+            context.api_version,
+            throttle_time=context.throttle_ms(),
+            error_code=error.code,
+            error_message=error.message,
         )
-    return build_response(ApiKey.UNREGISTER_BROKER, context.api_version)
+    return build_response(ApiKey.UNREGISTER_BROKER, context.api_version, throttle_time=context.throttle_ms())
 
 
 UNREGISTER_BROKER = Api(ApiKey.UNREGISTER_BROKER, 0, 0, handle_unregister_broker)

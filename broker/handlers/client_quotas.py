@@ -1,0 +1,104 @@
+"""Client quotas are set, removed and listed. Any node writes them into the metadata, and the others follow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from semel.broker.handlers.newest import read_newest
+from semel.broker.metadata.changes import CLIENT_QUOTAS_VERSION, Change, ClientQuotasChanged
+from semel.broker.metadata.image import MetadataImage
+from semel.broker.services import Services
+from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
+from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaEntity, QuotaFilter, sorted_quotas
+from semel.runtime.turns import in_turns
+
+ENTITIES_MAX: Final = 10_000
+"""Of a cluster: each change of one makes the table of all again, on each node (S2, S3)."""
+PER_REQUEST_MAX: Final = 1_000
+"""Entities of one request."""
+
+
+class Altered(NamedTuple):
+    """What became of an entity's quotas: those that are others now, or why none is."""
+
+    entity: QuotaEntity
+    values: Mapping[str, float | None]
+    error: SemelError | None = None
+
+
+async def alter_client_quotas(
+    node: Services, wanted: Sequence[QuotaAlteration], *, validate_only: bool = False
+) -> list[Altered]:
+    """Set and remove quotas, for each entity all or none; answer for each in order, once for one that is there twice.
+
+    Raises `SemelError` for all of them.
+    """
+    if len(wanted) > PER_REQUEST_MAX:
+        raise UsageError(
+            f"{len(wanted)} entities in one request are too many: send up to {PER_REQUEST_MAX} at once",
+        )
+    times = Counter([each.entity for each in wanted])
+    errors: dict[QuotaEntity, SemelError] = {}
+    for each in wanted:
+        error = _wrong(each, times[each.entity])
+        if error is not None:
+            errors.setdefault(each.entity, error)
+    asked = [each for each in wanted if each.entity not in errors]
+    changed: dict[QuotaEntity, Mapping[str, float | None]] = {}
+
+    def decide(image: MetadataImage) -> list[Change]:
+        _check_version(image)
+        changed.clear()
+        count = len(image.client_quotas)
+        for entity, values in ((each.entity, each.values) for each in asked):
+            before = image.client_quotas.get(entity, {})
+            new = {key: value for key, value in values.items() if before.get(key) != value}
+            if new:
+                changed[entity] = new
+                count += not before
+        if count > ENTITIES_MAX:
+            raise FatalError(
+                f"the cluster has quotas for {len(image.client_quotas)} entities, and takes up to {ENTITIES_MAX}: "
+                "remove some, or use a default",
+                ErrorCode.POLICY_VIOLATION,
+            )
+        quotas = tuple(QuotaAlteration(entity, values) for entity, values in changed.items())
+        return [ClientQuotasChanged(quotas)] if quotas and not validate_only else []
+
+    if validate_only:
+        decide(node.metadata.image)
+    elif asked:
+        await node.metadata.change(decide)
+        await node.caught_up()
+    return [Altered(entity, changed.get(entity, {}), errors.get(entity)) for entity in times]
+
+
+async def describe_client_quotas(node: Services, wanted: QuotaFilter) -> list[ClientQuota]:
+    """Return the entities that a filter matches, with their quotas, in order. Raises `FatalError`."""
+    wanted.check()
+    await read_newest(node)
+    return [
+        each
+        async for each in in_turns(list(sorted_quotas(node.metadata.image.client_quotas)))
+        if wanted.matches(each.entity)
+    ]
+
+
+def _wrong(alteration: QuotaAlteration, times: int) -> SemelError | None:
+    try:
+        alteration.check()
+        if times > 1:
+            raise UsageError(f"{alteration.entity} is in the request more than once")
+    except UsageError as error:
+        return error
+    return None
+
+
+def _check_version(image: MetadataImage) -> None:
+    if image.version < CLIENT_QUOTAS_VERSION:
+        raise FatalError(
+            "there can't be client quotas yet: not all nodes run a semel that knows of them. Upgrade all nodes first",
+            ErrorCode.UNSUPPORTED_VERSION,
+        )

@@ -1,0 +1,1 @@
+"""Client quotas: how much of this node each user, client id and address may take."""
