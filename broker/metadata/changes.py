@@ -7,6 +7,7 @@ defaults, or a new kind is made.
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from semel.protocol.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
 from semel.protocol.ids import TopicId, format_topic_id, parse_topic_id
+from semel.protocol.scram import KEY_BYTES, Deletion, Upsertion, Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,16 @@ class AclsChanged:
     removed: tuple[Acl, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class CredentialsChanged:
+    """Users' passwords that there are from now on, each in place of the former one for its mechanism, and such that
+    there are no more: all of these did exist. They are secrets: no text of this has them (KIP-554).
+    """
+
+    upserted: tuple[Upsertion, ...] = ()
+    removed: tuple[Deletion, ...] = ()
+
+
 Change: TypeAlias = (
     ClusterCreated
     | BrokerRegistered
@@ -231,6 +243,7 @@ Change: TypeAlias = (
     | ProducerIdsAllocated
     | MetadataVersionRaised
     | AclsChanged
+    | CredentialsChanged
 )
 
 KINDS: Final[Mapping[str, type[Change]]] = {
@@ -249,10 +262,11 @@ KINDS: Final[Mapping[str, type[Change]]] = {
     "producer-ids-allocated": ProducerIdsAllocated,
     "metadata-version-raised": MetadataVersionRaised,
     "acls-changed": AclsChanged,
+    "credentials-changed": CredentialsChanged,
 }
 _KIND_OF: Final[Mapping[type[Change], str]] = {made: kind for kind, made in KINDS.items()}
 
-METADATA_VERSION: Final = 4
+METADATA_VERSION: Final = 5
 """The newest version of the metadata that this Semel reads and writes.
 
 What an older version would not read is written only where the image's `version` is high enough. So a change of a new
@@ -270,6 +284,8 @@ RUNS_NOTED_VERSION: Final = 4
 """Nodes that know this version note each of their runs in their data directory, before they register."""
 ACLS_VERSION: Final = 4
 """From this version on there are ACLs."""
+CREDENTIALS_VERSION: Final = 5
+"""From this version on there are users' passwords."""
 
 ADDED_TO_REGISTRATIONS: Final = frozenset(
     {"peer_host", "peer_port", "is_clean", "durability", "secret_mark", "metadata_version"}
@@ -326,6 +342,11 @@ def decode_change(kind: str, payload: str) -> Change:
             fields["state"] = decode_partition(fields["state"])
         if made is AclsChanged:
             fields = {name: tuple(map(decode_acl, acls)) for name, acls in fields.items()}
+        if made is CredentialsChanged:
+            fields = {
+                "upserted": tuple(map(decode_upsertion, fields.get("upserted", ()))),
+                "removed": tuple(Deletion(*each) for each in fields.get("removed", ())),
+            }
         return made(**fields)
     except (TypeError, ValueError, KeyError) as error:
         raise MetadataCorruptError(f"a change of kind {kind} in the metadata can't be read: {error}") from error
@@ -339,6 +360,9 @@ def encode_value(value: Any) -> Any:
             if value.is_moving:
                 return [*state, value.elr, value.last_known_elr, value.adding, value.removing]
             return [*state, value.elr, value.last_known_elr] if value.elr or value.last_known_elr else state
+        case Verifier():
+            keys = (value.salt, value.stored_key, value.server_key)
+            return [value.mechanism, value.iterations, *(b64encode(key).decode() for key in keys)]
         case tuple():
             return [encode_value(item) for item in value]
         case Mapping():
@@ -369,6 +393,16 @@ def decode_acl(values: list[Any]) -> Acl:
         AclOperation(operation),
         AclPermission(permission),
     )
+
+
+def decode_upsertion(values: list[Any]) -> Upsertion:
+    """Return the user's password that `encode_value` wrote. No error of it repeats a key."""
+    user, verifier = values
+    mechanism, iterations, *keys = verifier
+    salt, stored_key, server_key = (b64decode(key, validate=True) for key in keys)
+    if {len(stored_key), len(server_key)} != {KEY_BYTES.get(mechanism)} or not isinstance(iterations, int):
+        raise ValueError("the verifier of a password has another form")
+    return Upsertion(user, Verifier(mechanism, iterations, salt, stored_key, server_key))
 
 
 def to_json(value: Any) -> str:

@@ -25,6 +25,7 @@ from semel.broker.metadata.changes import (
     Change,
     ClusterCreated,
     ConfigsChanged,
+    CredentialsChanged,
     MetadataCorruptError,
     MetadataVersionRaised,
     PartitionChanged,
@@ -35,6 +36,7 @@ from semel.broker.metadata.changes import (
     TopicDeleted,
     decode_acl,
     decode_partition,
+    decode_upsertion,
     defaults_of,
     encode_fields,
     encode_value,
@@ -42,6 +44,7 @@ from semel.broker.metadata.changes import (
 )
 from semel.protocol.acls import Acl
 from semel.protocol.ids import INTERNAL_TOPICS, TopicId, TopicPartition, format_topic_id, parse_topic_id
+from semel.protocol.scram import Upsertion, Verifier
 
 TOPIC_RESOURCE: Final = "TOPIC"
 BROKER_RESOURCE: Final = "BROKER"
@@ -103,6 +106,7 @@ class MetadataImage:
     digest: of that change, which stands for all changes up to it (R10)
     version: what may be written: all nodes read it (`METADATA_VERSION`)
     highest_leader_epoch: of all partitions that are there; those that were deleted since the snapshot count, too
+    users: what proves their passwords, by their names, in the order of mechanisms
     """
 
     sequence: int
@@ -117,6 +121,7 @@ class MetadataImage:
     version: int = 1
     highest_leader_epoch: int = field(default=0, compare=False)
     acls: frozenset[Acl] = frozenset()
+    users: Mapping[str, tuple[Verifier, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def position(self) -> Position:
@@ -193,6 +198,7 @@ class _Draft:
         self._version = image.version
         self._highest_leader_epoch = image.highest_leader_epoch
         self._acls = image.acls
+        self._users = _Table(image.users)
         self._states: dict[str, list[PartitionState]] = {}
 
     def image(self) -> MetadataImage:
@@ -210,6 +216,7 @@ class _Draft:
             version=self._version,
             highest_leader_epoch=self._highest_leader_epoch,
             acls=self._acls,
+            users=self._users.frozen(),
         )
 
     def apply(self, change: Change, position: Position) -> None:
@@ -261,6 +268,8 @@ class _Draft:
                 self._version = _readable(change.version)
             case AclsChanged():
                 self._acls_changed(change)
+            case CredentialsChanged():
+                self._credentials_changed(change)
 
     def _current(
         self, change: BrokerFenced | BrokerUnfenced | BrokerStopping | BrokerFull | BrokerUnregistered
@@ -314,6 +323,19 @@ class _Draft:
             raise MetadataCorruptError("a change adds an ACL that is there already, or removes one that is not there")
         self._acls = self._acls.difference(change.removed).union(change.added)
 
+    def _credentials_changed(self, change: CredentialsChanged) -> None:
+        users = self._users.writable()
+        for user, mechanism in change.removed:
+            left = tuple(each for each in users.get(user, ()) if each.mechanism != mechanism)
+            if len(left) == len(users.get(user, ())):
+                raise MetadataCorruptError(f"a change removes a password of user {user!r} that is not there")
+            users[user] = left
+            if not left:
+                del users[user]
+        for user, verifier in change.upserted:
+            others = (each for each in users.get(user, ()) if each.mechanism != verifier.mechanism)
+            users[user] = tuple(sorted((*others, verifier), key=lambda each: each.mechanism))
+
     def _configs_changed(self, change: ConfigsChanged) -> None:
         if change.resource == TOPIC_RESOURCE:
             topic = self._topics.items.get(change.name)
@@ -355,6 +377,7 @@ def encode_image(image: MetadataImage) -> str:
             ],
             "broker_configs": {str(node_id): dict(configs) for node_id, configs in image.broker_configs.items()},
             **({"acls": encode_value(tuple(sorted(image.acls)))} if image.acls else {}),
+            **({"users": _encoded_users(image.users)} if image.users else {}),
         }
     )
 
@@ -386,9 +409,21 @@ def decode_image(payload: str, digest: str) -> MetadataImage:
             version=version,
             highest_leader_epoch=max((_highest_leader_epoch(topic.partitions) for topic in topics), default=0),
             acls=frozenset(map(decode_acl, data.get("acls", ()))),
+            users=_decoded_users(map(decode_upsertion, data.get("users", ()))),
         )
     except (TypeError, ValueError, KeyError) as error:
         raise MetadataCorruptError(f"a snapshot of the metadata can't be read: {error}") from error
+
+
+def _encoded_users(users: Mapping[str, tuple[Verifier, ...]]) -> Any:
+    return [encode_value(Upsertion(name, each)) for name in sorted(users) for each in users[name]]
+
+
+def _decoded_users(passwords: Iterable[Upsertion]) -> Mapping[str, tuple[Verifier, ...]]:
+    users: dict[str, tuple[Verifier, ...]] = {}
+    for name, verifier in passwords:
+        users[name] = (*users.get(name, ()), verifier)
+    return MappingProxyType(users)
 
 
 def _highest_leader_epoch(states: Iterable[PartitionState]) -> int:
