@@ -17,6 +17,7 @@ from semel.protocol.v1 import (
     shared_pb2,
     topics_pb2,
     transactions_pb2,
+    users_pb2,
 )
 
 Request = TypeVar("Request", bound=Message)
@@ -60,6 +61,7 @@ class Rpc(Generic[Request, Response]):
 
 _METADATA = "/semel.v1.MetadataService/"
 _ACLS = "/semel.v1.AclService/"
+_USERS = "/semel.v1.UserService/"
 _TOPICS = "/semel.v1.TopicService/"
 _TRANSACTIONS = "/semel.v1.TransactionService/"
 _SHARED = "/semel.v1.SharedTransactionService/"
@@ -248,6 +250,18 @@ ELECT_LEADERS = Rpc(
 CREATE_ACLS = Rpc(_ACLS + "CreateAcls", acls_pb2.CreateAclsRequest, acls_pb2.CreateAclsResponse, Place.ANY)
 DELETE_ACLS = Rpc(_ACLS + "DeleteAcls", acls_pb2.DeleteAclsRequest, acls_pb2.DeleteAclsResponse, Place.ANY)
 DESCRIBE_ACLS = Rpc(_ACLS + "DescribeAcls", acls_pb2.DescribeAclsRequest, acls_pb2.DescribeAclsResponse, Place.ANY)
+ALTER_USER_CREDENTIALS = Rpc(
+    _USERS + "AlterUserCredentials",
+    users_pb2.AlterUserCredentialsRequest,
+    users_pb2.AlterUserCredentialsResponse,
+    Place.ANY,
+)
+DESCRIBE_USER_CREDENTIALS = Rpc(
+    _USERS + "DescribeUserCredentials",
+    users_pb2.DescribeUserCredentialsRequest,
+    users_pb2.DescribeUserCredentialsResponse,
+    Place.ANY,
+)
 CORDON_NODE = Rpc(_CLUSTER + "CordonNode", cluster_pb2.CordonNodeRequest, cluster_pb2.CordonNodeResponse, Place.ANY)
 UNREGISTER_NODE = Rpc(
     _CLUSTER + "UnregisterNode", cluster_pb2.UnregisterNodeRequest, cluster_pb2.UnregisterNodeResponse, Place.ANY

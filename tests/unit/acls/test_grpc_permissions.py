@@ -40,11 +40,12 @@ from semel.protocol.v1 import (
     shared_pb2,
     topics_pb2,
     transactions_pb2,
+    users_pb2,
 )
 
 MODULES = (
     acls_pb2, cluster_pb2, data_pb2, diagnostics_pb2, groups_pb2, metadata_pb2, shared_pb2, topics_pb2,
-    transactions_pb2,
+    transactions_pb2, users_pb2,
 )  # fmt: skip
 TOPIC = "TOPIC_AUTHORIZATION_FAILED"
 GROUP = "GROUP_AUTHORIZATION_FAILED"
@@ -183,6 +184,8 @@ CASES: Sequence[tuple[str, dict[str, Any], str, Sequence[Sequence[tuple[str, str
     ("AclService/CreateAcls", {"acls": []}, CLUSTER, (_ALTER,)),
     ("AclService/DeleteAcls", {"filters": []}, CLUSTER, (_ALTER,)),
     ("AclService/DescribeAcls", {}, CLUSTER, (_DESCRIBE,)),
+    ("UserService/AlterUserCredentials", {"removed": ["bob"]}, CLUSTER, (_ALTER,)),
+    ("UserService/DescribeUserCredentials", {}, CLUSTER, (_DESCRIBE,)),
 )
 ELSEWHERE = frozenset(
     {"DataService/Produce", "DataService/Fetch", "GroupService/ListGroups", "TransactionService/ListTransactions"}
