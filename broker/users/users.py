@@ -199,9 +199,9 @@ class Users:
                 raise ConfigError(f"sasl.users.location = {self._path} has no users: it may be written just now")
             shapes = shapes_of(found)
             with self._lock:
-                before = len(self._in_file)
+                before = self._in_file  # it is let go after the lock: to free many takes long
                 self._in_file, self._shapes, self._signature = found, shapes, signature
-            _log.info("the users were read again: there are %d, before %d", len(found), before)
+            _log.info("the users were read again: there are %d, before %d", len(found), len(before))
         except ConfigError as error:
             with self._lock:
                 self._refuse(signature, error)
