@@ -26,10 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from harness import NodeProcess, data_folder, spawn_node
 from harness import process_cpu_s as cpu_s
 
-from semel.broker.config.sasl import PLAIN, SCRAM_MECHANISMS
+from semel.broker.config.sasl import PLAIN
 from semel.broker.users.user_file import write_user
-from semel.broker.users.verifiers import make_verifier
 from semel.protocol.schemes import without_scheme
+from semel.protocol.scram import SCRAM_MECHANISMS, make_verifier
 from semel.protocol.v1 import metadata_pb2
 from semel.runtime.kafka_client.connection import Connection, connect, dial_tcp
 from semel.sdk.transport.login import Login

@@ -84,7 +84,7 @@ from semel.broker.start_errors import (
     peers_not_bound,
 )
 from semel.broker.telemetry.tracing import NodeTracing
-from semel.broker.users.users import Users, users_of
+from semel.broker.users.users import Users, check_somebody, users_of
 from semel.group_coordinator.coordinator import GroupCoordinator
 from semel.protocol.compiled import warn_if_interpreted
 from semel.protocol.errors import ErrorCode, SemelError
@@ -273,6 +273,10 @@ class Node:
         return self._client_quotas
 
     @property
+    def users(self) -> Users | None:
+        return self._users
+
+    @property
     def logs(self) -> LogManager:
         assert self._logs is not None, "the node is not started"
         return self._logs
@@ -380,7 +384,7 @@ class Node:
         check_exposure(self.config)
         self._secret = secret_of(self.config)
         self._certificates = certificates_of(self.config)
-        self._users = users_of(self.config)
+        self._users = await users_of(self.config)
         if self.config.peer_listen and self.config.ssl_ca_location:
             PeerEncryption(self.config.ssl_ca_location).check()
         is_new = not self._storage.exists(self.data_dir)
@@ -655,7 +659,9 @@ class Node:
         if not self._metadata.image.cluster_id:
             await self._create_cluster()
         if self._users is not None:
-            self._users.know_cluster(self._metadata.image.cluster_id)
+            metadata = self._metadata
+            self._users.know_cluster(metadata.image.cluster_id, lambda: metadata.image.users)
+            check_somebody(self.config, self._users)
         await self._history.check(self._metadata)
         self._configure(self._metadata.image)
         self._client_quotas.update()

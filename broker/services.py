@@ -12,6 +12,7 @@ from semel.broker.logs.partition import Partition
 from semel.broker.logs.replication_quota import ReplicationQuotas
 from semel.broker.metadata.metadata import Metadata
 from semel.broker.quotas.client_quotas import ClientQuotas
+from semel.broker.users.users import Users
 from semel.group_coordinator.coordinator import GroupCoordinator
 from semel.protocol.ids import TopicPartition
 from semel.runtime.clock import Clock
@@ -38,6 +39,11 @@ class Services(Protocol):
 
     @property
     def client_quotas(self) -> ClientQuotas: ...
+
+    @property
+    def users(self) -> Users | None:
+        """Those whom listeners serve that ask for passwords; None where none does."""
+        ...
 
     @property
     def logs(self) -> LogManager: ...

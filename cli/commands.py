@@ -44,7 +44,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "cluster": "Show the nodes of a cluster, what is behind, and what to do next; and balance it.",
     "node": "List the nodes of a cluster, keep new replicas away from one, empty it, and remove it.",
     "partition": "Move replicas to other nodes, and have other replicas lead.",
-    "user": "Add, change, remove and list the users that a node serves, in their file.",
+    "user": "Add, change, remove and list the users that a node serves, in the cluster or in a file.",
     "acl": "Add, list and remove ACLs: who may do what with which topics, groups and transactional ids.",
     "quota": "Set, list and remove client quotas: how much of each node a user, client id or address may take.",
     "log": "Print and check the files of a node's data directory. No node is needed.",

@@ -1,4 +1,4 @@
-"""`semel user`: the file of the users that a node serves (`sasl.users.location`)."""
+"""`semel user`: the users that nodes serve, in the cluster's metadata, or in a file (`sasl.users.location`)."""
 
 from __future__ import annotations
 
@@ -8,30 +8,50 @@ from typing import Annotated
 
 import typer
 
-from semel.cli.common import AsJson, ExitCode, command_app, examples, fail, fails_well, print_json, print_table
-from semel.protocol.errors import UsageError
+from semel.cli.common import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    ExitCode,
+    command_app,
+    examples,
+    fail,
+    fails_well,
+    open_admin,
+    print_json,
+    print_table,
+)
+from semel.protocol.errors import ErrorCode, FatalError, UsageError
 
-app = command_app("Add, change, remove and list the users that a node serves, in their file.")
+app = command_app(
+    "Add, change, remove and list users with a password: in the cluster's metadata, or with --file in a file."
+)
 
 UserName = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.", show_default=False)]
 UsersFile = Annotated[
-    Path,
+    Path | None,
     typer.Option(
         "--file",
         metavar="FILE",
-        help="The file of users: what sasl.users.location of the nodes names. Nodes read it again when it changes.",
+        help="A file of users, in place of the cluster: what sasl.users.location of a node names. The node reads it "
+        "again when it changes.",
         show_default=False,
     ),
 ]
 
 
 @app.command(
-    epilog=examples("semel user add alice --file users", "semel user add spark --file users --password-file secret")
+    epilog=examples(
+        "semel user add alice",
+        "semel user add spark --password-file secret --bootstrap tls+sasl://log1.example.com:9094",
+        "semel user add admin --file users",
+    )
 )
 @fails_well
 def add(
+    context: typer.Context,
     name: UserName,
-    file: UsersFile,
+    file: UsersFile = None,
     password_file: Annotated[
         Path | None,
         typer.Option(
@@ -41,49 +61,89 @@ def add(
             show_default=False,
         ),
     ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Add a user, or give one another password.
 
-    The file gets what proves the password, and not the password itself: for SCRAM-SHA-256 and SCRAM-SHA-512, which
-    also do for PLAIN and gRPC. It is a secret all the same, because passwords can be guessed with it: only the nodes'
-    user should be able to read it. Copy it to all nodes of a cluster.
+    The cluster, or the file, gets what proves the password, and not the password itself: for SCRAM-SHA-256 and
+    SCRAM-SHA-512, which also do for PLAIN and gRPC. It is a secret all the same, because passwords can be guessed with
+    it: send it over connections that are encrypted, and let only the nodes' user read the file. A file counts on the
+    nodes that have it, and comes before what the cluster has for the same name.
 
     Connections that a user has with the password before are closed within some seconds.
     """
-    from semel.broker.config.sasl import SCRAM_MECHANISMS
-    from semel.broker.users.user_file import check_user_name, write_user
-    from semel.broker.users.verifiers import make_verifier
+    from semel.protocol.scram import SCRAM_MECHANISMS, check_user_name, make_verifiers
 
+    _check_one(context, file)
     check_user_name(name)
     password = _password(password_file)
-    was_there = write_user(str(file), name, [make_verifier(mechanism, password) for mechanism in SCRAM_MECHANISMS])
+    if file is None:
+        with open_admin(bootstrap) as admin:
+            was_there = any(each.name == name for each in admin.users())
+            admin.set_password(name, password)
+    else:
+        from semel.broker.users.user_file import write_user
+
+        was_there = write_user(str(file), name, make_verifiers(password, SCRAM_MECHANISMS))
     print(f"{name} has another password now" if was_there else f"user {name} added")
 
 
-@app.command(epilog=examples("semel user remove alice --file users"))
+@app.command(epilog=examples("semel user remove alice", "semel user remove alice --file users"))
 @fails_well
-def remove(name: UserName, file: UsersFile) -> None:
+def remove(
+    context: typer.Context, name: UserName, file: UsersFile = None, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
+) -> None:
     """Remove a user. Connections that the user has are closed within some seconds."""
-    from semel.broker.users.user_file import read_users, write_user
+    _check_one(context, file)
+    if file is None:
+        with open_admin(bootstrap) as admin:
+            try:
+                admin.remove_user(name)
+            except FatalError as error:
+                if error.code is not ErrorCode.RESOURCE_NOT_FOUND:
+                    raise
+                raise fail(
+                    f"there is no user {name} in the cluster: `semel user list` shows them. Who is in a node's file "
+                    "is removed there, with --file",
+                    ExitCode.REFUSED,
+                ) from None
+    else:
+        from semel.broker.users.user_file import read_users, write_user
 
-    if name not in read_users(str(file)):
-        raise fail(f"there is no user {name} in {file}: `semel user list --file {file}` shows them", ExitCode.REFUSED)
-    write_user(str(file), name, None)
+        if name not in read_users(str(file)):
+            raise fail(
+                f"there is no user {name} in {file}: `semel user list --file {file}` shows them", ExitCode.REFUSED
+            )
+        write_user(str(file), name, None)
     print(f"user {name} removed")
 
 
-@app.command("list", epilog=examples("semel user list --file users --json"))
+@app.command("list", epilog=examples("semel user list", "semel user list --file users --json"))
 @fails_well
-def list_users(file: UsersFile, as_json: AsJson = False) -> None:
+def list_users(
+    context: typer.Context, file: UsersFile = None, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
+) -> None:
     """List the users, and how they can prove who they are."""
-    from semel.broker.users.user_file import read_users
+    _check_one(context, file)
+    if file is None:
+        with open_admin(bootstrap) as admin:
+            found = {each.name: list(each.iterations) for each in admin.users()}
+    else:
+        from semel.broker.users.user_file import read_users
 
-    found = {name: [one.mechanism for one in verifiers] for name, verifiers in read_users(str(file)).items()}
+        found = {name: [one.mechanism for one in verifiers] for name, verifiers in read_users(str(file)).items()}
     if as_json:
         print_json([{"name": name, "mechanisms": mechanisms} for name, mechanisms in sorted(found.items())])
         return
     rows = [(name, ", ".join(mechanisms)) for name, mechanisms in sorted(found.items())]
     print_table(["user", "mechanisms"], rows, empty="no users")
+
+
+def _check_one(context: typer.Context, file: Path | None) -> None:
+    """Raise `UsageError` where it is not clear what is meant: an address in the environment gives way to a file."""
+    source = context.get_parameter_source("bootstrap")
+    if file is not None and source is not None and source.name == "COMMANDLINE":
+        raise UsageError("--file is for a file, and --bootstrap for a cluster: give one of them")
 
 
 def _password(file: Path | None) -> str:

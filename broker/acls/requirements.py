@@ -148,6 +148,8 @@ KAFKA: Final[Mapping[ApiKey, Asks]] = {
     ApiKey.DESCRIBE_ACLS: _DESCRIBE_CLUSTER,
     ApiKey.CREATE_ACLS: _ALTER_CLUSTER,
     ApiKey.DELETE_ACLS: _ALTER_CLUSTER,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _DESCRIBE_CLUSTER,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _ALTER_CLUSTER,
     ApiKey.DESCRIBE_CONFIGS: _DESCRIBE_CONFIGS,
     ApiKey.ALTER_CONFIGS: _ALTER_CONFIGS,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _ALTER_CONFIGS,
@@ -237,5 +239,7 @@ GRPC: Final[Mapping[str, Asks]] = {
     "AclService/DescribeAcls": _DESCRIBE_CLUSTER,
     "QuotaService/AlterClientQuotas": _ALTER_QUOTAS,
     "QuotaService/DescribeClientQuotas": _DESCRIBE_QUOTAS,
+    "UserService/AlterUserCredentials": _ALTER_CLUSTER,
+    "UserService/DescribeUserCredentials": _DESCRIBE_CLUSTER,
 }
 """What the calls of semel.v1 ask for, by service and method."""

@@ -160,6 +160,8 @@ def _word(resource_type: ResourceType) -> str:
 
 ALL_RIGHTS: Final = Rights(None, "", (), "the node's own process")
 """Of who is trusted: a program in the node's own process, and other nodes."""
+ANYBODY: Final = Rights(None, "", (), "somebody (there is no authorizer)")
+"""Of a client without a user, where everybody may do everything."""
 
 _OF_CALL: Final[ContextVar[Rights]] = ContextVar("rights")
 

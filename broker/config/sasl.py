@@ -8,10 +8,10 @@ from typing import Final
 
 from semel.protocol.loopback import is_loopback
 from semel.protocol.schemes import TLS_SASL_PREFIX, asks_for_password, speaks_tls, without_scheme
+from semel.protocol.scram import SCRAM_MECHANISMS
 from semel.runtime.setting import ConfigError, PartConfig, setting
 
 PLAIN: Final = "PLAIN"
-SCRAM_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,10 @@ class SaslConfig(PartConfig):
 
     sasl_users_location: str = setting(
         "",
-        "File with the users of the listeners whose address begins with sasl:// or tls+sasl://, one a line, as "
-        "`semel user add` writes them: it holds no passwords, but what proves them. Read again when it changes, "
-        "without a restart.",
+        "File with users of the listeners whose address begins with sasl:// or tls+sasl://, one a line, as "
+        "`semel user add --file` writes them: it holds no passwords, but what proves them. Read again when it changes, "
+        "without a restart. Empty: only users of the cluster's metadata are served. A user in the file is one by the "
+        "file alone on this node, whatever the metadata has.",
     )
     sasl_enabled_mechanisms: tuple[str, ...] = setting(
         SCRAM_MECHANISMS,
@@ -38,17 +39,11 @@ class SaslConfig(PartConfig):
 
 
 def check_sasl(config: SaslConfig, listeners: Mapping[str, str]) -> None:
-    """Raise `ConfigError` where a listener lacks its users, or passwords would be readable in the network.
+    """Raise `ConfigError` where no listener asks for the users, or passwords would be readable in the network.
 
     listeners: those that may ask for passwords, their addresses by the names of their settings
     """
     asking = {name: listen for name, listen in listeners.items() if asks_for_password(listen)}
-    if asking and not config.sasl_users_location:
-        name, listen = next(iter(asking.items()))
-        raise ConfigError(
-            f"{name} = {listen} needs users: set sasl.users.location to a file that `semel user add NAME --file FILE` "
-            "writes"
-        )
     if config.sasl_users_location and not asking:
         raise ConfigError(
             f"sasl.users.location = {config.sasl_users_location} is used by no listener: write {TLS_SASL_PREFIX} "

@@ -7,6 +7,7 @@ defaults, or a new kind is made.
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from typing import Any, Final, TypeAlias
 from semel.protocol.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
 from semel.protocol.ids import TopicId, format_topic_id, parse_topic_id
 from semel.protocol.quotas import CLIENT_ID, IP, USER, QuotaAlteration, QuotaEntity
+from semel.protocol.scram import KEY_BYTES, Deletion, Upsertion, Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,16 @@ class ClientQuotasChanged:
     quotas: tuple[QuotaAlteration, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CredentialsChanged:
+    """Users' passwords that there are from now on, each in place of the former one for its mechanism, and such that
+    there are no more: all of these did exist. They are secrets: no text of this has them (KIP-554).
+    """
+
+    upserted: tuple[Upsertion, ...] = ()
+    removed: tuple[Deletion, ...] = ()
+
+
 Change: TypeAlias = (
     ClusterCreated
     | BrokerRegistered
@@ -240,6 +252,7 @@ Change: TypeAlias = (
     | MetadataVersionRaised
     | AclsChanged
     | ClientQuotasChanged
+    | CredentialsChanged
 )
 
 KINDS: Final[Mapping[str, type[Change]]] = {
@@ -259,6 +272,7 @@ KINDS: Final[Mapping[str, type[Change]]] = {
     "metadata-version-raised": MetadataVersionRaised,
     "acls-changed": AclsChanged,
     "client-quotas-changed": ClientQuotasChanged,
+    "credentials-changed": CredentialsChanged,
 }
 _KIND_OF: Final[Mapping[type[Change], str]] = {made: kind for kind, made in KINDS.items()}
 
@@ -282,6 +296,8 @@ ACLS_VERSION: Final = 4
 """From this version on there are ACLs."""
 CLIENT_QUOTAS_VERSION: Final = 5
 """From this version on there are client quotas."""
+CREDENTIALS_VERSION: Final = 5
+"""From this version on there are users' passwords."""
 
 ADDED_TO_REGISTRATIONS: Final = frozenset(
     {"peer_host", "peer_port", "is_clean", "durability", "secret_mark", "metadata_version"}
@@ -340,6 +356,11 @@ def decode_change(kind: str, payload: str) -> Change:
             fields = {name: tuple(map(decode_acl, acls)) for name, acls in fields.items()}
         if made is ClientQuotasChanged:
             fields = {name: tuple(map(decode_quota, quotas)) for name, quotas in fields.items()}
+        if made is CredentialsChanged:
+            fields = {
+                "upserted": tuple(map(decode_upsertion, fields.get("upserted", ()))),
+                "removed": tuple(Deletion(*each) for each in fields.get("removed", ())),
+            }
         return made(**fields)
     except (TypeError, ValueError, KeyError) as error:
         raise MetadataCorruptError(f"a change of kind {kind} in the metadata can't be read: {error}") from error
@@ -355,6 +376,9 @@ def encode_value(value: Any) -> Any:
             return [*state, value.elr, value.last_known_elr] if value.elr or value.last_known_elr else state
         case QuotaAlteration():
             return [dict(value.entity.parts), dict(value.values)]
+        case Verifier():
+            keys = (value.salt, value.stored_key, value.server_key)
+            return [value.mechanism, value.iterations, *(b64encode(key).decode() for key in keys)]
         case tuple():
             return [encode_value(item) for item in value]
         case Mapping():
@@ -394,6 +418,16 @@ def decode_quota(stored: list[Any]) -> QuotaAlteration:
     if parts:
         raise ValueError(f"a quota is for {', '.join(sorted(parts))}, which is unknown")
     return QuotaAlteration(entity, values).check()
+
+
+def decode_upsertion(values: list[Any]) -> Upsertion:
+    """Return the user's password that `encode_value` wrote. No error of it repeats a key."""
+    user, verifier = values
+    mechanism, iterations, *keys = verifier
+    salt, stored_key, server_key = (b64decode(key, validate=True) for key in keys)
+    if {len(stored_key), len(server_key)} != {KEY_BYTES.get(mechanism)} or not isinstance(iterations, int):
+        raise ValueError("the verifier of a password has another form")
+    return Upsertion(user, Verifier(mechanism, iterations, salt, stored_key, server_key))
 
 
 def to_json(value: Any) -> str:

@@ -26,6 +26,7 @@ from semel.broker.metadata.changes import (
     ClientQuotasChanged,
     ClusterCreated,
     ConfigsChanged,
+    CredentialsChanged,
     MetadataCorruptError,
     MetadataVersionRaised,
     PartitionChanged,
@@ -37,6 +38,7 @@ from semel.broker.metadata.changes import (
     decode_acl,
     decode_partition,
     decode_quota,
+    decode_upsertion,
     defaults_of,
     encode_fields,
     encode_value,
@@ -45,6 +47,7 @@ from semel.broker.metadata.changes import (
 from semel.protocol.acls import Acl
 from semel.protocol.ids import INTERNAL_TOPICS, TopicId, TopicPartition, format_topic_id, parse_topic_id
 from semel.protocol.quotas import QuotaAlteration, QuotaEntity, sorted_quotas
+from semel.protocol.scram import Upsertion, Verifier
 
 TOPIC_RESOURCE: Final = "TOPIC"
 BROKER_RESOURCE: Final = "BROKER"
@@ -108,6 +111,7 @@ class MetadataImage:
     digest: of that change, which stands for all changes up to it (R10)
     version: what may be written: all nodes read it (`METADATA_VERSION`)
     highest_leader_epoch: of all partitions that are there; those that were deleted since the snapshot count, too
+    users: what proves their passwords, by their names, in the order of mechanisms
     """
 
     sequence: int
@@ -123,6 +127,7 @@ class MetadataImage:
     highest_leader_epoch: int = field(default=0, compare=False)
     acls: frozenset[Acl] = frozenset()
     client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=lambda: NO_QUOTAS)
+    users: Mapping[str, tuple[Verifier, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def position(self) -> Position:
@@ -200,6 +205,7 @@ class _Draft:
         self._highest_leader_epoch = image.highest_leader_epoch
         self._acls = image.acls
         self._client_quotas = _Table(image.client_quotas)
+        self._users = _Table(image.users)
         self._states: dict[str, list[PartitionState]] = {}
 
     def image(self) -> MetadataImage:
@@ -218,6 +224,7 @@ class _Draft:
             highest_leader_epoch=self._highest_leader_epoch,
             acls=self._acls,
             client_quotas=self._client_quotas.frozen(),
+            users=self._users.frozen(),
         )
 
     def apply(self, change: Change, position: Position) -> None:
@@ -271,6 +278,8 @@ class _Draft:
                 self._acls_changed(change)
             case ClientQuotasChanged():
                 self._client_quotas_changed(change)
+            case CredentialsChanged():
+                self._credentials_changed(change)
 
     def _current(
         self, change: BrokerFenced | BrokerUnfenced | BrokerStopping | BrokerFull | BrokerUnregistered
@@ -336,6 +345,19 @@ class _Draft:
             else:
                 quotas.pop(entity, None)
 
+    def _credentials_changed(self, change: CredentialsChanged) -> None:
+        users = self._users.writable()
+        for user, mechanism in change.removed:
+            left = tuple(each for each in users.get(user, ()) if each.mechanism != mechanism)
+            if len(left) == len(users.get(user, ())):
+                raise MetadataCorruptError(f"a change removes a password of user {user!r} that is not there")
+            users[user] = left
+            if not left:
+                del users[user]
+        for user, verifier in change.upserted:
+            others = (each for each in users.get(user, ()) if each.mechanism != verifier.mechanism)
+            users[user] = tuple(sorted((*others, verifier), key=lambda each: each.mechanism))
+
     def _configs_changed(self, change: ConfigsChanged) -> None:
         if change.resource == TOPIC_RESOURCE:
             topic = self._topics.items.get(change.name)
@@ -382,6 +404,7 @@ def encode_image(image: MetadataImage) -> str:
                 if image.client_quotas
                 else {}
             ),
+            **({"users": _encoded_users(image.users)} if image.users else {}),
         }
     )
 
@@ -414,6 +437,7 @@ def decode_image(payload: str, digest: str) -> MetadataImage:
             highest_leader_epoch=max((_highest_leader_epoch(topic.partitions) for topic in topics), default=0),
             acls=frozenset(map(decode_acl, data.get("acls", ()))),
             client_quotas=_frozen(dict(map(_client_quota, data.get("client_quotas", ())))),
+            users=_decoded_users(map(decode_upsertion, data.get("users", ()))),
         )
     except (TypeError, ValueError, KeyError) as error:
         raise MetadataCorruptError(f"a snapshot of the metadata can't be read: {error}") from error
@@ -422,6 +446,17 @@ def decode_image(payload: str, digest: str) -> MetadataImage:
 def _client_quota(stored: list[Any]) -> tuple[QuotaEntity, Mapping[str, float]]:
     quota = decode_quota(stored)
     return quota.entity, _frozen({key: value for key, value in quota.values.items() if value is not None})
+
+
+def _encoded_users(users: Mapping[str, tuple[Verifier, ...]]) -> Any:
+    return [encode_value(Upsertion(name, each)) for name in sorted(users) for each in users[name]]
+
+
+def _decoded_users(passwords: Iterable[Upsertion]) -> Mapping[str, tuple[Verifier, ...]]:
+    users: dict[str, tuple[Verifier, ...]] = {}
+    for name, verifier in passwords:
+        users[name] = (*users.get(name, ()), verifier)
+    return MappingProxyType(users)
 
 
 def _highest_leader_epoch(states: Iterable[PartitionState]) -> int:

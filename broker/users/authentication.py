@@ -9,7 +9,7 @@ from semel.broker.users.exchanges import Exchange, begin_exchange
 
 if TYPE_CHECKING:
     from semel.broker.users.users import Users
-    from semel.broker.users.verifiers import Verifier
+    from semel.protocol.scram import Verifier
 
 
 class Authentication:

@@ -10,7 +10,7 @@ from semel.protocol.errors import ErrorCode, SemelError
 
 if TYPE_CHECKING:
     from semel.broker.users.users import Users
-    from semel.broker.users.verifiers import Verifier
+    from semel.protocol.scram import Verifier
 
 TOKEN_BYTES_MAX: Final = 4 << 10
 """Of one token: a user's name, a password, a nonce, and what stands between them."""
@@ -90,6 +90,7 @@ class _Scram:
         from scramp import ScramException
         from scramp.utils import ServerError
 
+        await self._users.settled()
         step, self._next = self._next, self._over
         try:
             return step(_text(token)).encode()

@@ -9,33 +9,19 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import tempfile
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from semel.broker.users.verifiers import Verifier, parse_verifier
+from semel.broker.users.verifiers import parse_verifier, verifier_text
 from semel.protocol.errors import UsageError
+from semel.protocol.scram import Verifier, check_user_name
 
-NAME_MAX: Final = 255
-_NAME: Final = re.compile(r"[^\s,=#:\x00-\x1f\x7f]+")
 USERS_BYTES_MAX: Final = 16 << 20
 
 UserVerifiers = Mapping[str, tuple[Verifier, ...]]
-
-
-def check_user_name(name: str) -> str:
-    """Return a name that a user can have. Raises `UsageError`."""
-    is_usual = unicodedata.is_normalized("NFKC", name) and all(not 0xD800 <= ord(one) <= 0xDFFF for one in name)
-    if not is_usual or not _NAME.fullmatch(name) or len(name.encode()) > NAME_MAX:
-        raise UsageError(
-            f"a user can't be called {name[:40]!r}: a name has 1 to {NAME_MAX} bytes, and no space, comma, colon, "
-            "= or #"
-        )
-    return name
 
 
 def read_users(path: str) -> dict[str, tuple[Verifier, ...]]:
@@ -107,7 +93,7 @@ def _write_user(path: str, name: str, verifiers: Sequence[Verifier] | None) -> b
     lines = before.splitlines()
     kept = [line for line in lines if not line.split() or line.split()[0] != name]
     if verifiers is not None:
-        kept.append(" ".join([check_user_name(name), *map(str, verifiers)]))
+        kept.append(" ".join([check_user_name(name), *map(verifier_text, verifiers)]))
     target = Path(path).resolve()
     descriptor, made = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:

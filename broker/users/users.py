@@ -1,4 +1,8 @@
-"""The users that a node serves, by its file, which is read again when it changes; and whether a password is right."""
+"""The users that a node serves, and whether a password is right.
+
+They are in the node's file, which is read again when it changes, and in the cluster's metadata. Whom the file has is a
+user by the file alone: nobody can take over the file's users, or lock them out, through the cluster.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,17 @@ import stat
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import MappingProxyType
 from typing import Final
 
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.config.sasl import SCRAM_MECHANISMS
+from semel.broker.users.decoys import Decoys, Shapes, shapes_of
 from semel.broker.users.user_file import UserVerifiers, read_users
-from semel.broker.users.verifiers import ITERATIONS, Verifier
 from semel.protocol.errors import ErrorCode, RetriableError, UsageError
 from semel.protocol.schemes import asks_for_password
+from semel.protocol.scram import Verifier
 from semel.runtime.setting import ConfigError
 from semel.runtime.threads import Threads
 
@@ -30,65 +37,100 @@ _CHECKS_MAX: Final = 100
 """Passwords that wait to be checked, each some milliseconds of one thread: strangers may send as many as they like."""
 _REMEMBERED_MAX: Final = 10_000
 """Right passwords that are known without another check."""
-_SALT_BYTES: Final = 32
+_NOBODY: Final[UserVerifiers] = MappingProxyType({})
 
 
 class Users:
-    """Of one node. From any thread, but for `check_password`."""
+    """Of one node. From any thread, but for what is awaited: on one event loop."""
 
     def __init__(self, path: str) -> None:
-        """Raises `ConfigError` where the file can't be used."""
+        """`path`: of the file; empty where there is none. Reads it. Raises `ConfigError` where it can't be used."""
         self._path = path
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._refused: tuple[int, ...] = ()
         self._refused_at = 0.0
         self._told = ""
-        self._secret = os.urandom(32)
-        """Makes what strangers are told of users that there are not look like what they are told of the others."""
+        self._decoys = Decoys(os.urandom(32))
         self._remembering = os.urandom(32)
         """Keeps passwords out of `_right`: they can't be guessed from what is there."""
         self._right: OrderedDict[bytes, tuple[str, Verifier]] = OrderedDict()
         self._checks = 0
         self._threads = Threads(1, "semel-passwords")
-        self._signature = self._signed()
-        self._users: UserVerifiers = self._load()
-        if not self._users:
+        self._reader = Threads(1, "semel-users")
+        self._reading: Future[None] | None = None
+        self._counting: Future[None] | None = None
+        self._in_cluster: Callable[[], UserVerifiers] = lambda: _NOBODY
+        self._signature = self._signed() if path else ()
+        self._in_file: UserVerifiers = self._load() if path else _NOBODY
+        self._shapes = shapes_of(self._in_file)
+        self._shapes_in_cluster: tuple[UserVerifiers, Shapes] = _NOBODY, shapes_of(_NOBODY)
+        if path and not self._in_file:
             raise ConfigError(
                 f"sasl.users.location = {path} has no users: `semel user add NAME --file {path}` adds one"
             )
 
-    def know_cluster(self, cluster_id: str) -> None:
-        """Let the nodes of a cluster tell the same of users that there are not, also after another start."""
-        self._secret = hashlib.sha256(f"users of {cluster_id}".encode()).digest()
+    def know_cluster(self, cluster_id: str, users: Callable[[], UserVerifiers]) -> None:
+        """Serve the users of the cluster's metadata, too: `users` returns them as they are now, and another mapping
+        where they have changed.
+
+        From now on the nodes of a cluster tell the same of users that there are not, also after another start.
+        """
+        self._in_cluster = users
+        self._decoys = Decoys(hashlib.sha256(f"users of {cluster_id}".encode()).digest())
+
+    async def settled(self) -> None:
+        """Wait until users that have changed are known here: before a password is proven.
+
+        That is a thread's work: to read a file of many users takes a second (S3).
+        """
+        for begin in (self._look, self._count):
+            work = begin()
+            if work is not None:
+                await asyncio.wait({asyncio.wrap_future(work)})
+
+    @property
+    def has_some(self) -> bool:
+        """Whether there are any."""
+        return bool(self._in_file or self._in_cluster())
+
+    def is_in_file(self, name: str) -> bool:
+        """Return whether a user is one by the node's file, so that what the cluster's metadata has does not count."""
+        return name in self._in_file
 
     def verifier(self, name: str, mechanism: str) -> Verifier:
         """Return what proves a user's password; for an unknown user what no password fits, always the same."""
-        for one in self._current().get(name, ()):
+        decoy = self._decoy(name, mechanism)  # also where it is not needed: that takes as long for everybody (S5)
+        for one in self._verifiers(name):
             if one.mechanism == mechanism:
                 return one
-        return self._nobody(name, mechanism)
+        return decoy
 
     def is_current(self, name: str, verifier: Verifier) -> bool:
-        """Return whether a user is still there, with the password that it proves."""
-        return verifier in self._current().get(name, ())
+        """Return whether a user is still there, with the password that it proves.
+
+        Where the file has changed, it begins to be read: the next answer is by what is in it.
+        """
+        self._look()
+        return verifier in self._verifiers(name)
 
     def knows_password(self, name: str, password: str) -> Verifier | None:
         """Return what proves a password that was right before; None where it has to be checked."""
         right = self._right.get(self._digest(name, password))
-        return right[1] if right is not None and self.is_current(name, right[1]) else None
+        return right[1] if right is not None and right[1] in self._verifiers(name) else None
 
     async def check_password(self, name: str, password: str) -> Verifier | None:
         """Return what proves a password; None where it is wrong, or there is no such user.
 
         Raises `RetriableError` where too many wait to be checked.
         """
+        await self.settled()
         known = self.knows_password(name, password)
         if known is not None:
             return known
         if self._checks >= _CHECKS_MAX:
             raise RetriableError("too many passwords are being checked: try again", ErrorCode.REQUEST_TIMED_OUT)
-        verifiers = self._current().get(name)
-        verifier = verifiers[0] if verifiers else self._nobody(name, SCRAM_MECHANISMS[0])
+        decoy = self._decoy(name, None)
+        verifier = next(iter(self._verifiers(name)), decoy)
         self._checks += 1
         try:
             is_right = await asyncio.get_running_loop().run_in_executor(self._threads, verifier.accepts, password)
@@ -105,32 +147,72 @@ class Users:
         told = f"{len(name)} {name} {password}".encode("utf-8", "surrogatepass")
         return hmac.digest(self._remembering, told, "sha256")
 
-    def _nobody(self, name: str, mechanism: str) -> Verifier:
-        size = hashlib.new(mechanism.removeprefix("SCRAM-").replace("-", "")).digest_size
-        told = f"{mechanism} {name}".encode("utf-8", "surrogatepass")
-        salt = hmac.digest(self._secret, told, "sha256")[:_SALT_BYTES]
-        return Verifier(mechanism, ITERATIONS, salt, os.urandom(size), os.urandom(size))
+    def _verifiers(self, name: str) -> Sequence[Verifier]:
+        return self._in_file.get(name) or self._in_cluster().get(name, ())
 
-    def _current(self) -> UserVerifiers:
+    def _decoy(self, name: str, mechanism: str | None) -> Verifier:
+        """Return what an unknown user gets, which looks like what the users have."""
+        return self._decoys.verifier(name, mechanism, (self._shapes, self._shapes_in_cluster[1]))
+
+    def _count(self) -> Future[None] | None:
+        """Count how the cluster's users look, where they have changed. Returns the work that is under way."""
         with self._lock:
+            in_cluster = self._in_cluster()
+            if self._counting is None and in_cluster is not self._shapes_in_cluster[0]:
+                work = self._reader.submit(self._count_again, in_cluster)
+                self._counting = None if work.done() else work
+            return self._counting
+
+    def _count_again(self, in_cluster: UserVerifiers) -> None:
+        try:
+            self._shapes_in_cluster = in_cluster, shapes_of(in_cluster)
+        finally:
+            with self._lock:
+                self._counting = None
+
+    def _look(self) -> Future[None] | None:
+        """Look whether the file has changed, and begin to read it then. Returns the reading that is under way."""
+        with self._lock:
+            if self._reading is not None or not self._path:
+                return self._reading
             signature: tuple[int, ...] = ()
             try:
                 signature = self._signed()
-                if signature == self._signature:
-                    self._refused, self._told = (), ""
-                elif signature != self._refused or time.monotonic() - self._refused_at > _RETRY_S:
-                    before, found = self._users, self._load()
-                    if before and not found:
-                        raise ConfigError(
-                            f"sasl.users.location = {self._path} has no users: it may be written just now"
-                        )
-                    self._users, self._signature = found, signature
-                    _log.info("the users were read again: there are %d, before %d", len(self._users), len(before))
             except ConfigError as error:
-                if error.message != self._told:
-                    _log.warning("the users stay as they were: %s", error.message)
-                self._refused, self._refused_at, self._told = signature, time.monotonic(), error.message
-            return self._users
+                self._refuse(signature, error)
+                return None
+            if signature == self._signature:
+                self._refused, self._told = (), ""
+                return None
+            if signature == self._refused and time.monotonic() - self._refused_at <= _RETRY_S:
+                return None
+            # The thread takes the lock before it is done. Where there can be no thread, it is done here and now.
+            work = self._reader.submit(self._read_again, signature)
+            self._reading = None if work.done() else work
+            return self._reading
+
+    def _read_again(self, signature: tuple[int, ...]) -> None:
+        """Read the file, in a thread."""
+        try:
+            found = self._load()
+            if not found:
+                raise ConfigError(f"sasl.users.location = {self._path} has no users: it may be written just now")
+            shapes = shapes_of(found)
+            with self._lock:
+                before = self._in_file  # it is let go after the lock: to free many takes long
+                self._in_file, self._shapes, self._signature = found, shapes, signature
+            _log.info("the users were read again: there are %d, before %d", len(found), len(before))
+        except ConfigError as error:
+            with self._lock:
+                self._refuse(signature, error)
+        finally:
+            with self._lock:
+                self._reading = None
+
+    def _refuse(self, signature: tuple[int, ...], error: ConfigError) -> None:
+        if error.message != self._told:
+            _log.warning("the users stay as they were: %s", error.message)
+        self._refused, self._refused_at, self._told = signature, time.monotonic(), error.message
 
     def _signed(self) -> tuple[int, ...]:
         try:
@@ -153,8 +235,31 @@ class Users:
         return ConfigError(f"sasl.users.location = {self._path} can't be read: {why}")
 
 
-def users_of(config: NodeConfig) -> Users | None:
-    """Return the users of a node with a listener that asks for passwords. Raises `ConfigError`."""
-    if asks_for_password(config.kafka_listen) or asks_for_password(config.grpc_listen):
-        return Users(config.sasl_users_location)
-    return None
+async def users_of(config: NodeConfig) -> Users | None:
+    """Return the users of a node with a listener that asks for passwords; reads their file. Raises `ConfigError`."""
+    if not asks_for_password(config.kafka_listen) and not asks_for_password(config.grpc_listen):
+        return None
+    thread = Threads(1, "semel-users")
+    return await asyncio.get_running_loop().run_in_executor(thread, Users, config.sasl_users_location)
+
+
+def check_somebody(config: NodeConfig, users: Users) -> None:
+    """Raise `ConfigError` where nobody could get in, not even to add the first user; warn where one has to be added."""
+    if users.has_some:
+        return
+    asking = [
+        (name, listen)
+        for name, listen in (("kafka.listen", config.kafka_listen), ("grpc.listen", config.grpc_listen))
+        if asks_for_password(listen)
+    ]
+    name, listen = asking[0]
+    if len(asking) > 1:
+        raise ConfigError(
+            f"{name} = {listen} needs users, and the cluster's metadata has none: set sasl.users.location to a file "
+            "that `semel user add NAME --file FILE` writes"
+        )
+    _log.warning(
+        "%s = %s serves nobody yet: the cluster's metadata has no users. Add the first one at the other listener: "
+        "`semel user add NAME --bootstrap HOST:PORT`",
+        name, listen,
+    )  # fmt: skip

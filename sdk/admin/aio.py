@@ -16,6 +16,7 @@ from semel.protocol.api.transactions import TransactionDescription
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaFilter
+from semel.protocol.scram import ITERATIONS, SCRAM_MECHANISMS, UserDescription
 from semel.sdk.admin.cluster_calls import ReplicasOfNodes
 from semel.sdk.admin.core import AdminCore, ConfigEntry, GroupListings, PartitionLag, TransactionListings, group_owners
 from semel.sdk.diagnosis.findings import Diagnosis
@@ -334,6 +335,41 @@ class Admin(NotPicklable):
         Raises `UsageError` for a filter that can never match, `FatalError` CLUSTER_AUTHORIZATION_FAILED.
         """
         return await self._run(self._core.client_quotas(wanted or QuotaFilter()))
+
+    # --- Users --------------------------------------------------------------------------------------------------------
+
+    async def set_password(
+        self,
+        user: str,
+        password: str,
+        *,
+        mechanisms: Sequence[str] = SCRAM_MECHANISMS,
+        iterations: int = ITERATIONS,
+    ) -> None:
+        """Add a user to the cluster's metadata, or give one another password in place of all that he has.
+
+        The password is hashed here and not sent (KIP-554): what is sent proves it, for these mechanisms. Connections
+        that the user has with the password before are closed within some seconds.
+
+        iterations: how often the password is hashed, 4096 to 16384
+        Raises `UsageError`, `FatalError` UNACCEPTABLE_CREDENTIAL for what the cluster does not take, and
+        CLUSTER_AUTHORIZATION_FAILED.
+        """
+        await self._run(self._core.set_password(user, password, mechanisms, iterations))
+
+    async def remove_user(self, user: str) -> None:
+        """Remove a user from the cluster's metadata; his connections are closed within some seconds.
+
+        Raises `FatalError` RESOURCE_NOT_FOUND where there is none, and CLUSTER_AUTHORIZATION_FAILED.
+        """
+        await self._run(self._core.remove_user(user))
+
+    async def users(self, names: Iterable[str] = ()) -> list[UserDescription]:
+        """Return users of the cluster's metadata, those of these names or all, without what proves their passwords.
+
+        Raises `FatalError` RESOURCE_NOT_FOUND for a name that there is not, and CLUSTER_AUTHORIZATION_FAILED.
+        """
+        return await self._run(self._core.users(names))
 
     # --- Looking into trouble -----------------------------------------------------------------------------------------
 

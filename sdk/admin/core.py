@@ -44,8 +44,9 @@ from semel.protocol.ids import NO_TIMESTAMP, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, 
 from semel.protocol.int_bounds import INT16_MAX, INT32_MAX, INT64_MAX
 from semel.protocol.proto_conversions import by_topic, partition_of, told_topic_id
 from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaFilter
+from semel.protocol.scram import UserDescription
 from semel.protocol.v1 import groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
-from semel.sdk.admin import acl_calls, cluster_calls, quota_calls
+from semel.sdk.admin import acl_calls, cluster_calls, quota_calls, user_calls
 from semel.sdk.admin.cluster_calls import ReplicasOfNodes
 from semel.sdk.diagnosis.calls import end_hanging, read_history, take_snapshots
 from semel.sdk.diagnosis.findings import Diagnosis
@@ -522,6 +523,15 @@ class AdminCore:
 
     async def client_quotas(self, wanted: QuotaFilter) -> list[ClientQuota]:
         return await quota_calls.describe_client_quotas(self._control, wanted)
+
+    async def set_password(self, user: str, password: str, mechanisms: Sequence[str], iterations: int) -> None:
+        await user_calls.set_password(self._control, user, password, mechanisms, iterations)
+
+    async def remove_user(self, user: str) -> None:
+        await user_calls.remove_user(self._control, user)
+
+    async def users(self, names: Iterable[str]) -> list[UserDescription]:
+        return await user_calls.describe_users(self._control, names)
 
     # --- Looking into trouble -----------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from semel.protocol.v1 import (
     shared_pb2,
     topics_pb2,
     transactions_pb2,
+    users_pb2,
 )
 
 Request = TypeVar("Request", bound=Message)
@@ -62,6 +63,7 @@ class Rpc(Generic[Request, Response]):
 _METADATA = "/semel.v1.MetadataService/"
 _ACLS = "/semel.v1.AclService/"
 _QUOTAS = "/semel.v1.QuotaService/"
+_USERS = "/semel.v1.UserService/"
 _TOPICS = "/semel.v1.TopicService/"
 _TRANSACTIONS = "/semel.v1.TransactionService/"
 _SHARED = "/semel.v1.SharedTransactionService/"
@@ -260,6 +262,18 @@ DESCRIBE_CLIENT_QUOTAS = Rpc(
     _QUOTAS + "DescribeClientQuotas",
     quotas_pb2.DescribeClientQuotasRequest,
     quotas_pb2.DescribeClientQuotasResponse,
+    Place.ANY,
+)
+ALTER_USER_CREDENTIALS = Rpc(
+    _USERS + "AlterUserCredentials",
+    users_pb2.AlterUserCredentialsRequest,
+    users_pb2.AlterUserCredentialsResponse,
+    Place.ANY,
+)
+DESCRIBE_USER_CREDENTIALS = Rpc(
+    _USERS + "DescribeUserCredentials",
+    users_pb2.DescribeUserCredentialsRequest,
+    users_pb2.DescribeUserCredentialsResponse,
     Place.ANY,
 )
 CORDON_NODE = Rpc(_CLUSTER + "CordonNode", cluster_pb2.CordonNodeRequest, cluster_pb2.CordonNodeResponse, Place.ANY)

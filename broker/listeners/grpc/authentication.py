@@ -23,7 +23,7 @@ from semel.runtime.limited_log import LimitedLog
 
 if TYPE_CHECKING:
     from semel.broker.users.users import Users
-    from semel.broker.users.verifiers import Verifier
+    from semel.protocol.scram import Verifier
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -57,6 +57,7 @@ class PasswordInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         if given is None:
             return self._refusing("", _NEEDED)
         name, password = _parsed(given)
+        await self._users.settled()
         verifier = self._users.knows_password(name, password)
         if verifier is None:
             try:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from semel.broker.acls.principals import der_of_pem, principal_of_certificate, principal_of_user
 from semel.broker.acls.requirements import GRPC
-from semel.broker.acls.rights import ALL_RIGHTS, Rights
+from semel.broker.acls.rights import ALL_RIGHTS, ANYBODY, Rights
 from semel.broker.listeners.acceptor import IN_PROCESS
 from semel.broker.listeners.grpc.edge import Context, client_host
 from semel.broker.services import Services
@@ -26,8 +26,11 @@ def set_user(name: str) -> None:
 
 def rights_of(node: Services, method: str, context: Context) -> Rights:
     """Return what the caller of a method ("GroupService/JoinGroup") may do. A program in this process may do all."""
-    if not node.authorizer.is_on or context.peer() == IN_PROCESS:
+    if context.peer() == IN_PROCESS:
         return ALL_RIGHTS
+    if not node.authorizer.is_on:
+        user = _USER.get()
+        return ANYBODY if user is None else Rights(None, "", (), principal_of_user(user))
     principal = principal_of(context)
     access = node.authorizer.access(principal, client_host(context).removeprefix("/"))
     return Rights(access, method, GRPC[method], principal)

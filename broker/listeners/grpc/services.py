@@ -24,6 +24,7 @@ from semel.broker.listeners.grpc.shared_service import SharedTransactionService
 from semel.broker.listeners.grpc.topic_service import TopicService
 from semel.broker.listeners.grpc.transaction_service import TransactionService
 from semel.broker.listeners.grpc.usage import counted_call
+from semel.broker.listeners.grpc.user_service import UserService
 from semel.broker.listeners.grpc.whereabouts import with_whereabouts
 from semel.broker.services import Services
 from semel.protocol.v1 import (
@@ -37,6 +38,7 @@ from semel.protocol.v1 import (
     shared_pb2,
     topics_pb2,
     transactions_pb2,
+    users_pb2,
 )
 
 
@@ -65,6 +67,7 @@ class SemelServices:
             (diagnostics_pb2, "DiagnosticsService", DiagnosticsService(node)),
             (acls_pb2, "AclService", AclService(node)),
             (quotas_pb2, "QuotaService", QuotaService(node)),
+            (users_pb2, "UserService", UserService(node)),
             (data_pb2, "DataService", self.data),
         )
         described = [(module.DESCRIPTOR.services_by_name[name], methods) for module, name, methods in services]

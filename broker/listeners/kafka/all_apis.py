@@ -47,6 +47,7 @@ from semel.broker.listeners.kafka.apis.sync_group import SYNC_GROUP
 from semel.broker.listeners.kafka.apis.txn_offset_commit import TXN_OFFSET_COMMIT
 from semel.broker.listeners.kafka.apis.unregister_broker import UNREGISTER_BROKER
 from semel.broker.listeners.kafka.apis.update_features import UPDATE_FEATURES
+from semel.broker.listeners.kafka.apis.users import ALTER_USER_SCRAM_CREDENTIALS, DESCRIBE_USER_SCRAM_CREDENTIALS
 from semel.broker.listeners.kafka.apis.write_txn_markers import WRITE_TXN_MARKERS
 from semel.broker.listeners.kafka.registry import Api
 
@@ -55,6 +56,7 @@ ALL_APIS: Sequence[Api] = (
     ADD_PARTITIONS_TO_TXN,
     ALTER_CONFIGS,
     ALTER_PARTITION_REASSIGNMENTS,
+    ALTER_USER_SCRAM_CREDENTIALS,
     CONSUMER_GROUP_DESCRIBE,
     CONSUMER_GROUP_HEARTBEAT,
     CREATE_ACLS,
@@ -75,6 +77,7 @@ ALL_APIS: Sequence[Api] = (
     DESCRIBE_QUORUM,
     DESCRIBE_TOPIC_PARTITIONS,
     DESCRIBE_TRANSACTIONS,
+    DESCRIBE_USER_SCRAM_CREDENTIALS,
     ELECT_LEADERS,
     END_TXN,
     FIND_COORDINATOR,

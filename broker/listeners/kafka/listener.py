@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from semel.broker.acls.principals import USER, principal_of_certificate, principal_of_user
-from semel.broker.acls.rights import Rights
+from semel.broker.acls.rights import ANYBODY, Rights
 from semel.broker.config.kafka_limits import KafkaLimits, parse_connection_overrides
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
@@ -146,7 +146,12 @@ class KafkaListener(FrameListener):
         self._give_quotas(connection)
 
     def _give_access(self, connection: KafkaConnection) -> None:
-        if connection.address == IN_PROCESS or not self.node.authorizer.is_on:
+        if connection.address == IN_PROCESS:
+            return
+        here = connection.authentication
+        if not self.node.authorizer.is_on:
+            user = here.user if here is not None and here.verifier is not None else None
+            connection.all_rights = ANYBODY if user is None else Rights(None, "", (), principal_of_user(user))
             return
         principal = self._principal(connection)
         connection.access = self.node.authorizer.access(principal, connection.address)

@@ -18,6 +18,7 @@ import same_answers_groups
 import same_answers_records
 import same_answers_topics
 import same_answers_transactions
+import same_answers_users
 from kafka_calls import request_body
 from same_answers import SCENARIOS, Deliberate
 
@@ -29,7 +30,13 @@ sys.path.append(str(Path(__file__).resolve().parent.parent.parent.parent / "benc
 
 import apache_kafka
 
-MODULES = (same_answers_groups, same_answers_records, same_answers_topics, same_answers_transactions)
+MODULES = (
+    same_answers_groups,
+    same_answers_records,
+    same_answers_topics,
+    same_answers_transactions,
+    same_answers_users,
+)
 
 DELIBERATE = Deliberate(
     (
@@ -86,6 +93,10 @@ DELIBERATE = Deliberate(
     (
         r"describe_topic_partitions: (bad name|cursor)",
         "operations are told for every topic, and bad names have their own error",
+    ),
+    (
+        r"alter_user_scram_credentials: no (salted password|salt) \|",
+        "a password without salt, or without a hash, is UNACCEPTABLE_CREDENTIAL",
     ),
     (r"elect_leaders: bad kind \|", "an unknown kind of election is answered as a whole"),
     (

@@ -24,14 +24,14 @@ def node(tmp_path: Path) -> Iterator[LiveNode]:  # type: ignore[override]
         yield live
 
 
-def settings(folder: Path, mechanism: str, password: str = PASSWORD) -> str:
+def settings(folder: Path, mechanism: str, password: str = PASSWORD, user: str = ALICE) -> str:
     """A file of settings for a client."""
     module = _MODULES.get(mechanism, "scram.ScramLoginModule")
-    file = folder / f"{mechanism}.properties"
+    file = folder / f"{user}-{mechanism}.properties"
     file.write_text(
         f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
         f"sasl.jaas.config=org.apache.kafka.common.security.{module} required "
-        f'username="{ALICE}" password="{password}";\n'
+        f'username="{user}" password="{password}";\n'
         "default.api.timeout.ms=20000\nrequest.timeout.ms=10000\n"
     )
     return str(file)
@@ -90,3 +90,26 @@ def test_kafka_acls_makes_lists_and_removes_acls(tmp_path: Path, each_tools: Kaf
         assert "WRITE" in listed
         each_tools.run("acls", *where, "--remove", "--force", *producer).succeeded()
         assert live.node.metadata.image.acls == {acl("ALL", "group:g-*", principal="User:*", denies=True)}
+
+
+def test_kafka_configs_adds_lists_and_removes_users(tmp_path: Path, each_tools: KafkaTools) -> None:
+    users = set_user(tmp_path / "users", password=PASSWORD)
+    listens = dict.fromkeys(("kafka_listen", "grpc_listen"), "sasl://127.0.0.1:0")
+    with LiveNode(tmp_path, **listens, sasl_users_location=str(users)) as live:
+        where = ("--bootstrap-server", str(live.node.kafka_address))
+        as_alice = (*where, "--command-config", settings(tmp_path, "SCRAM-SHA-256"))
+        bob = ("--entity-type", "users", "--entity-name", "bob")
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            given = f"{mechanism}=[iterations=8192,password=secret-of-bob]"
+            each_tools.run("configs", *as_alice, *bob, "--alter", "--add-config", given).succeeded()
+        listed = each_tools.run("configs", *as_alice, *bob, "--describe").succeeded().output
+        assert "SCRAM-SHA-256=iterations=8192" in listed
+        assert "SCRAM-SHA-512=iterations=8192" in listed
+        assert "bob" in each_tools.run("configs", *as_alice, *bob[:2], "--describe").succeeded().output
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            file = settings(tmp_path, mechanism, "secret-of-bob", "bob")
+            each_tools.run("topics", *where, "--command-config", file, "--list").succeeded()
+        each_tools.run("configs", *as_alice, *bob, "--alter", "--delete-config", "SCRAM-SHA-256").succeeded()
+        assert [each.mechanism for each in live.node.metadata.image.users["bob"]] == ["SCRAM-SHA-512"]
+        again = each_tools.run("configs", *as_alice, *bob, "--alter", "--delete-config", "SCRAM-SHA-256")
+        assert again.code != 0

@@ -318,6 +318,26 @@ CASES: Sequence[tuple[ApiKey, Case]] = (
             _ALTER_CLUSTER,
         ),
     ),
+    (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, Case({"users": None}, CLUSTER, _DESCRIBE_CLUSTER)),
+    (
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        Case(
+            {
+                "deletions": (),
+                "upsertions": (
+                    {
+                        "name": "bob",
+                        "mechanism": 1,
+                        "iterations": 4096,
+                        "salt": b"salt",
+                        "salted_password": b"s" * 32,
+                    },
+                ),
+            },
+            CLUSTER,
+            _ALTER_CLUSTER,
+        ),
+    ),
     (ApiKey.DESCRIBE_CONFIGS, Case(config_of(2, "t"), TOPIC, ([("DESCRIBE_CONFIGS", "topic:t")],))),
     (ApiKey.DESCRIBE_CONFIGS, Case(config_of(4, "1"), CLUSTER, ([("DESCRIBE_CONFIGS", "cluster")],))),
     (ApiKey.DESCRIBE_CONFIGS, Case(config_of(8, "1"), CLUSTER, ([("DESCRIBE_CONFIGS", "cluster")],))),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from semel.broker.config.sasl import SCRAM_MECHANISMS
 from semel.broker.users.user_file import write_user
-from semel.broker.users.verifiers import ITERATIONS_MIN, make_verifier
+from semel.protocol.scram import ITERATIONS_MIN, SCRAM_MECHANISMS, make_verifier
 
 ALICE, PASSWORD = "alice", "wonder=,land ß"
 

@@ -41,11 +41,12 @@ from semel.protocol.v1 import (
     shared_pb2,
     topics_pb2,
     transactions_pb2,
+    users_pb2,
 )
 
 MODULES = (
     acls_pb2, cluster_pb2, data_pb2, diagnostics_pb2, groups_pb2, metadata_pb2, quotas_pb2, shared_pb2, topics_pb2,
-    transactions_pb2,
+    transactions_pb2, users_pb2,
 )  # fmt: skip
 TOPIC = "TOPIC_AUTHORIZATION_FAILED"
 GROUP = "GROUP_AUTHORIZATION_FAILED"
@@ -186,6 +187,8 @@ CASES: Sequence[tuple[str, dict[str, Any], str, Sequence[Sequence[tuple[str, str
     ("AclService/DescribeAcls", {}, CLUSTER, (_DESCRIBE,)),
     ("QuotaService/AlterClientQuotas", {}, CLUSTER, ([("ALTER_CONFIGS", "cluster")],)),
     ("QuotaService/DescribeClientQuotas", {}, CLUSTER, ([("DESCRIBE_CONFIGS", "cluster")],)),
+    ("UserService/AlterUserCredentials", {"removed": ["bob"]}, CLUSTER, (_ALTER,)),
+    ("UserService/DescribeUserCredentials", {}, CLUSTER, (_DESCRIBE,)),
 )
 ELSEWHERE = frozenset(
     {"DataService/Produce", "DataService/Fetch", "GroupService/ListGroups", "TransactionService/ListTransactions"}

@@ -53,7 +53,8 @@ def test_what_can_not_be_done_is_said(file: str, tmp_path: Path) -> None:
         (("add", "bob", "--file", file, "--password-file", str(tmp_path / "long")), None, 2, "does not hold one line"),
         (("add", "bob", "--file", file, "--password-file", str(tmp_path / "none")), None, 1, "No such file"),
         (("list", "--file", str(tmp_path / "none")), None, 1, "No such file"),
-        (("add", "bob"), "x\n", 2, "--file"),
+        (("add", "bob", "--file", file, "--bootstrap", "127.0.0.1:1"), "x\n", 2, "give one of them"),
+        (("list", "--file", file, "-b", "127.0.0.1:1"), None, 2, "give one of them"),
     ):
         result = user(*arguments, told=told)
         assert (result.exit_code, said in result.stderr) == (code, True), (arguments, result.stderr)

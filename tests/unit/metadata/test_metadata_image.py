@@ -28,6 +28,7 @@ from semel.broker.metadata.changes import (
     ClientQuotasChanged,
     ClusterCreated,
     ConfigsChanged,
+    CredentialsChanged,
     MetadataCorruptError,
     MetadataVersionRaised,
     PartitionChanged,
@@ -42,11 +43,14 @@ from semel.broker.metadata.changes import (
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, decode_image, encode_image
 from semel.protocol.ids import TopicPartition, new_topic_id
 from semel.protocol.quotas import QuotaAlteration, QuotaEntity
+from semel.protocol.scram import Deletion, Upsertion, Verifier
 
 STATE = PartitionState(leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
 ORDERS, PAYMENTS = new_topic_id(), new_topic_id()
 
 ALICE = QuotaEntity("alice", "")
+VERIFIER = Verifier("SCRAM-SHA-256", 4096, b"salt", b"s" * 32, b"t" * 32)
+OTHER = Verifier("SCRAM-SHA-512", 8192, b"tlas", b"s" * 64, b"t" * 64)
 CHANGES: list[Change] = [
     ClusterCreated("cluster"),
     BrokerRegistered(1, "a1", "dir", "127.0.0.1", 9092, "127.0.0.1", 9094, "rack"),
@@ -79,6 +83,8 @@ CHANGES: list[Change] = [
         )
     ),
     ClientQuotasChanged((QuotaAlteration(QuotaEntity(ip=""), {"connection_creation_rate": None}),)),
+    CredentialsChanged(upserted=(Upsertion("alice", OTHER), Upsertion("alice", VERIFIER), Upsertion("bob", OTHER))),
+    CredentialsChanged(removed=(Deletion("bob", OTHER.mechanism),)),
 ]
 NEXT = len(CHANGES) + 1
 
@@ -94,6 +100,7 @@ def test_every_kind_of_change_is_applied() -> None:
     assert image.cluster_id == "cluster"
     assert image.acls == {acl("READ", "topic:orders")}
     assert image.client_quotas == {ALICE: {"producer_byte_rate": 1.5e6}}
+    assert image.users == {"alice": (VERIFIER, OTHER)}
     assert image.brokers[1].kafka_port == 9092
     assert set(image.topics) == {"orders"}
     assert image.topic_names == {ORDERS: "orders"}

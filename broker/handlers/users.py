@@ -1,0 +1,158 @@
+"""Users' passwords in the cluster's metadata are set, removed and described (KIP-554). Any node takes changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from semel.broker.handlers.newest import read_newest
+from semel.broker.metadata.changes import CREDENTIALS_VERSION, Change, CredentialsChanged
+from semel.broker.metadata.image import MetadataImage
+from semel.broker.services import Services
+from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
+from semel.protocol.scram import (
+    SCRAM_MECHANISMS,
+    Alteration,
+    Deletion,
+    Upsertion,
+    UserDescription,
+    Verifier,
+    check_user_name,
+    unacceptable,
+    unknown_mechanism,
+)
+from semel.runtime.turns import in_turns
+
+USERS_MAX: Final = 10_000
+"""Of a cluster: they are in each snapshot of the metadata, and each change of one copies the table of all (S2)."""
+PER_REQUEST_MAX: Final = 1_000
+"""Users of one request."""
+
+Outcomes = dict[str, SemelError | None]
+"""What became of users: None, or what is wrong."""
+
+
+class Described(NamedTuple):
+    """A user that was asked for, or why it is not told of."""
+
+    name: str
+    user: UserDescription | None = None
+    error: SemelError | None = None
+
+
+async def alter_users(node: Services, wanted: Sequence[tuple[str, Alteration | SemelError]]) -> Outcomes:
+    """Set and remove users' passwords, all at once; return what became of each user, in order.
+
+    wanted: users, each with what is to become of him, or with what is known to be wrong about that. A user that comes
+        twice is not changed at all, as in Kafka
+    Raises `SemelError` for all of them.
+    """
+    if len(wanted) > PER_REQUEST_MAX:
+        raise UsageError(f"{len(wanted)} users in one request are too many: send up to {PER_REQUEST_MAX} at once")
+    outcomes: Outcomes = {}
+
+    def decide(image: MetadataImage) -> list[Change]:
+        accepted: dict[str, CredentialsChanged] = {}
+        outcomes.clear()
+        users_there = len(image.users)
+        for user, alteration in wanted:
+            if outcomes.get(user) is not None:
+                continue  # the first error is the one that is told
+            if user in accepted:
+                del accepted[user]
+                outcomes[user] = FatalError(
+                    "a user can't be altered twice in one request", ErrorCode.DUPLICATE_RESOURCE
+                )
+                continue
+            try:
+                accepted[user] = _changed(node, image, alteration)
+                outcomes[user] = None
+            except SemelError as error:
+                outcomes[user] = error
+        for user, change in list(accepted.items()):
+            if not change.upserted or user in image.users:
+                continue
+            users_there += 1
+            if users_there > USERS_MAX:
+                del accepted[user]
+                outcomes[user] = FatalError(
+                    f"the cluster has {len(image.users)} users, and takes up to {USERS_MAX}: remove some",
+                    ErrorCode.POLICY_VIOLATION,
+                )
+        if not accepted:
+            return []
+        return [
+            CredentialsChanged(
+                tuple(each for change in accepted.values() for each in change.upserted),
+                tuple(each for change in accepted.values() for each in change.removed),
+            )
+        ]
+
+    await read_newest(node)
+    if decide(node.metadata.image):
+        await node.metadata.change(decide)
+        await node.caught_up()
+    return outcomes
+
+
+def _changed(node: Services, image: MetadataImage, wanted: Alteration | SemelError) -> CredentialsChanged:
+    """Return the change of one user. Raises `SemelError`."""
+    if image.version < CREDENTIALS_VERSION:
+        raise FatalError(
+            "there can't be users in the metadata yet: not all nodes run a semel that knows of them. Upgrade all nodes "
+            "first",
+            ErrorCode.UNSUPPORTED_VERSION,
+        )
+    if isinstance(wanted, SemelError):
+        raise wanted
+    user, removed = wanted.user, wanted.removed
+    if not user:
+        raise unacceptable("a user's name must not be empty")
+    if not set(removed) <= set(SCRAM_MECHANISMS):
+        raise unknown_mechanism()
+    there = [each.mechanism for each in image.users.get(user, ())]
+    if not set(removed) <= set(there) or (wanted.replaces and not wanted.verifiers and not there):
+        raise FatalError("there is no such password to remove", ErrorCode.RESOURCE_NOT_FOUND)
+    for verifier in wanted.verifiers:
+        verifier.check_for_cluster()
+    if wanted.verifiers:
+        _check_new(node, user, wanted.verifiers)
+    if wanted.replaces:
+        removed = tuple(each for each in there if each not in {one.mechanism for one in wanted.verifiers})
+    return CredentialsChanged(
+        tuple(Upsertion(user, each) for each in wanted.verifiers), tuple(Deletion(user, each) for each in removed)
+    )
+
+
+def _check_new(node: Services, user: str, verifiers: Sequence[Verifier]) -> None:
+    if len({each.mechanism for each in verifiers}) < len(verifiers):
+        raise FatalError("a user has one password for a mechanism", ErrorCode.DUPLICATE_RESOURCE)
+    try:
+        check_user_name(user)
+    except UsageError as error:
+        raise unacceptable(error.message) from None
+    if node.users is not None and node.users.is_in_file(user):
+        raise unacceptable(
+            f"the user {user} is in this node's file of users (sasl.users.location), which counts alone: change the "
+            "password there (`semel user add --file`), or remove the user from the files of all nodes first"
+        )
+
+
+async def describe_users(node: Services, names: Sequence[str]) -> list[Described]:
+    """Return the users of these names, in order; without any, all."""
+    await read_newest(node)
+    users = node.metadata.image.users
+    counts: dict[str, int] = {}
+    async for name in in_turns(names or sorted(users)):
+        counts[name] = counts.get(name, 0) + 1
+    return [_described(name, users.get(name, ()), count) async for name, count in in_turns(counts.items())]
+
+
+def _described(name: str, verifiers: Sequence[Verifier], count: int) -> Described:
+    if count > 1:
+        why = f"a user can't be described twice in one request: {name}"
+        return Described(name, error=FatalError(why, ErrorCode.DUPLICATE_RESOURCE))
+    if not verifiers:
+        why = f"there is no user of this name in the cluster's metadata: {name}"
+        return Described(name, error=FatalError(why, ErrorCode.RESOURCE_NOT_FOUND))
+    return Described(name, UserDescription(name, {each.mechanism: each.iterations for each in verifiers}))

@@ -1,0 +1,36 @@
+"""Users' passwords, for who may alter or describe the cluster. Each change is told to the operator, without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from semel.broker.acls.rights import Rights
+from semel.broker.handlers import users
+from semel.broker.handlers.users import Described, Outcomes
+from semel.broker.services import Services
+from semel.protocol.errors import SemelError
+from semel.protocol.scram import Alteration
+
+
+async def alter_users(
+    node: Services, rights: Rights, wanted: Sequence[tuple[str, Alteration | SemelError]]
+) -> Outcomes:
+    """See `handlers.users.alter_users`."""
+    rights.check_cluster()
+    outcomes = await users.alter_users(node, wanted)
+    for user, alteration in wanted:
+        if outcomes[user] is not None or isinstance(alteration, SemelError):
+            continue
+        passwords = [f"{each.mechanism}, {each.iterations} iterations" for each in alteration.verifiers]
+        if passwords:
+            node.authorizer.changes.warning("password of user %r set by %s: %s", user, rights.who, "; ".join(passwords))
+        else:
+            removed = ", ".join(alteration.removed) or "the whole user"
+            node.authorizer.changes.warning("password of user %r removed by %s: %s", user, rights.who, removed)
+    return outcomes
+
+
+async def describe_users(node: Services, rights: Rights, names: Sequence[str]) -> list[Described]:
+    """See `handlers.users.describe_users`."""
+    rights.check_cluster()
+    return await users.describe_users(node, names)
