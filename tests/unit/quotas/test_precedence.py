@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from semel.broker.quotas.precedence import Bound, bound_of, connections_per_second
@@ -38,6 +38,7 @@ ENTITIES = [
 ]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 @given(
     st.dictionaries(
         st.sampled_from(ENTITIES),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from semel.broker.quotas.rates import Rate, TokenBucket, Windows
@@ -72,6 +72,7 @@ class NaiveRate:
         return sum(value for _, value in counted) / max(elapsed, 0.001)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 @given(
     st.integers(2, 12),
     st.integers(1, 3),
