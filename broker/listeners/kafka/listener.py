@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from semel.broker.acls.principals import principal_of_certificate, principal_of_user
+from semel.broker.acls.principals import principal_of_user
 from semel.broker.acls.rights import Rights
 from semel.broker.config.kafka_limits import KafkaLimits, parse_connection_overrides
 from semel.broker.handlers.fetch.handler import FetchHandler
@@ -132,26 +132,30 @@ class KafkaListener(FrameListener):
             mechanisms = self.node.config.sasl_enabled_mechanisms
             here = Authentication(self._users, mechanisms, self.loop.time())
             connection.ask_who(here, self._before_authentication, REQUEST_BYTES_MAX)
-        self._give_access(connection)
-        return super().connected(connection)
+        return super().connected(connection) and self._give_access(connection)
 
     def admitted(self, connection: KafkaConnection) -> None:
         """See `FrameListener.admitted`. From here on it may do what its user may."""
         self._give_access(connection)
 
-    def _give_access(self, connection: KafkaConnection) -> None:
+    def _give_access(self, connection: KafkaConnection) -> bool:
+        """Let a connection do what its client may. Returns whether it may stay."""
         if connection.address == IN_PROCESS or not self.node.authorizer.is_on:
-            return
+            return True
         here = connection.authentication
         if here is not None and here.verifier is not None:
             principal = principal_of_user(here.user)
         elif here is not None:
             principal = ANONYMOUS  # it is served nothing that asks for a right, until it has proven its user
         else:
-            principal = principal_of_certificate(connection.certificate())
+            owner = self.node.authorizer.owner_of(connection.certificate())
+            if owner is None:
+                return False
+            principal = owner
         connection.access = self.node.authorizer.access(principal, connection.address)
         if connection.access is None:
             connection.all_rights = Rights(None, "", (), principal)
+        return True
 
     def _before_authentication(self, key: int) -> Api | None:
         api = self.registry.get(key)
