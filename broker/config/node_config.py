@@ -17,8 +17,9 @@ from typing import Final
 
 from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.config.permissions import PermissionConfig
-from semel.broker.config.sasl import SaslConfig
+from semel.broker.config.sasl import SaslAndTokens, SaslConfig
 from semel.broker.config.tls import TlsConfig
+from semel.broker.config.tokens import TokenConfig
 from semel.broker.log.config import LogDefaults, TopicOnlySettings
 from semel.broker.logs.config import LogManagerConfig
 from semel.broker.peers.config import PeerConfig, ReplicationConfig
@@ -301,6 +302,7 @@ PARTS: Final[Mapping[type[PartConfig], str]] = MappingProxyType(
         OwnSettings: "The node",
         TlsConfig: "TLS",
         SaslConfig: "Users",
+        TokenConfig: "Tokens",
         PermissionConfig: "Permissions",
         MetadataSettings: "Metadata",
         PeerConfig: "Other nodes",
@@ -323,7 +325,7 @@ PARTS: Final[Mapping[type[PartConfig], str]] = MappingProxyType(
 class NodeConfig(
     OwnSettings,
     TlsConfig,
-    SaslConfig,
+    SaslAndTokens,
     PermissionConfig,
     MetadataSettings,
     PeerConfig,

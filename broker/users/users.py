@@ -14,7 +14,7 @@ from collections import OrderedDict
 from typing import Final
 
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.config.sasl import SCRAM_MECHANISMS
+from semel.broker.config.sasl import SCRAM_MECHANISMS, takes_passwords
 from semel.broker.users.user_file import UserVerifiers, read_users
 from semel.broker.users.verifiers import ITERATIONS, Verifier
 from semel.protocol.errors import ErrorCode, RetriableError, UsageError
@@ -155,6 +155,7 @@ class Users:
 
 def users_of(config: NodeConfig) -> Users | None:
     """Return the users of a node with a listener that asks for passwords. Raises `ConfigError`."""
-    if asks_for_password(config.kafka_listen) or asks_for_password(config.grpc_listen):
+    asks = asks_for_password(config.kafka_listen) or asks_for_password(config.grpc_listen)
+    if asks and takes_passwords(config):
         return Users(config.sasl_users_location)
     return None

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from semel.broker.listeners.tls import Certificates
     from semel.broker.services import Services
     from semel.broker.telemetry.recorders import RequestTimes
+    from semel.broker.users.tokens import Tokens
     from semel.broker.users.users import Users
 
 
@@ -96,19 +97,22 @@ class KafkaListener(FrameListener):
         request_times: Sequence[RequestTimes] | None = None,
         certificates: Certificates | None = None,
         users: Users | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
         """`produce` and `fetch`: the node's handlers, where other listeners share them; own ones otherwise.
 
         `request_times`: by API key, where requests are measured. `certificates`: where connections are encrypted.
-        `users`: where they alone are served.
+        `users`, `tokens`: where clients alone are served that prove who they are.
         """
         limits = limits or KafkaLimits()
         encryption = None if certificates is None else certificates.for_clients
         self.produce = produce or ProduceHandler(node)
         self.fetch = fetch or FetchHandler(node, limits)
         self._users = users
+        self._tokens = tokens
+        self._asks = users is not None or tokens is not None
         apis = (produce_api(self.produce), fetch_api(self.fetch), *ALL_APIS)
-        if users is not None:
+        if self._asks:
             apis = (*apis, *AUTHENTICATION_APIS)
             self.look_s_max = _LOOK_S
         super().__init__(node, host, port, limits, apis, request_times=request_times, encryption=encryption)
@@ -128,9 +132,9 @@ class KafkaListener(FrameListener):
 
     def connected(self, connection: KafkaConnection) -> bool:
         """See `FrameListener.connected`. A program that the node runs in is nobody else."""
-        if self._users is not None and connection.address != IN_PROCESS:
+        if self._asks and connection.address != IN_PROCESS:
             mechanisms = self.node.config.sasl_enabled_mechanisms
-            here = Authentication(self._users, mechanisms, self.loop.time())
+            here = Authentication(self._users, self._tokens, mechanisms, self.loop.time())
             connection.ask_who(here, self._before_authentication, REQUEST_BYTES_MAX)
         return super().connected(connection) and self._give_access(connection)
 
@@ -143,7 +147,7 @@ class KafkaListener(FrameListener):
         if connection.address == IN_PROCESS or not self.node.authorizer.is_on:
             return True
         here = connection.authentication
-        if here is not None and here.verifier is not None:
+        if here is not None and here.is_proven:
             principal = principal_of_user(here.user)
         elif here is not None:
             principal = ANONYMOUS  # it is served nothing that asks for a right, until it has proven its user
@@ -168,7 +172,10 @@ class KafkaListener(FrameListener):
         here = connection.authentication
         if here is None or here.is_current:
             return False
-        if here.verifier is not None:
+        if here.token is not None:
+            connection.abort(f"the token of the user {here.user} has ended, and no other one came")
+            return True
+        if here.is_proven:
             connection.abort(f"the user {here.user} was removed, or has another password now")
             return True
         timeout_ms = self.limits.kafka_request_receive_timeout_ms

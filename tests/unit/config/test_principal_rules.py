@@ -1,4 +1,4 @@
-"""`ssl.principal.mapping.rules`: names for the owners of certificates, as Kafka makes them (KIP-371), in bounded time."""
+"""`ssl.principal.mapping.rules`: names for the owners of certificates, as Kafka makes them (KIP-371)."""
 
 from __future__ import annotations
 

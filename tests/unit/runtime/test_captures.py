@@ -1,4 +1,4 @@
-"""What groups have captured, and what is put in the place of matches: as a backtracking engine does it, in bounded time."""
+"""What groups have captured, and what is put in the place of matches: as a backtracking engine does it."""
 
 from __future__ import annotations
 
