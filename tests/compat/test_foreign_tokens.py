@@ -57,7 +57,7 @@ def roundtrip(client: str, bootstrap: str, token: str, ca: Path | None) -> list[
             **authorities,
         )
     if client == "kafka-python":
-        from kafka.sasl.oauth import AbstractTokenProvider
+        from kafka.net.sasl.oauth import AbstractTokenProvider
 
         class Provider(AbstractTokenProvider):  # type: ignore[misc]
             def token(self) -> str:
