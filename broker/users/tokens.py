@@ -1,4 +1,4 @@
-"""Whether a client's token is right: a JWT (RFC 7519), signed by a key of the issuer's, for this cluster and this time."""
+"""Whether a token is right: a JWT (RFC 7519), signed by a key of the issuer, for this cluster and this time."""
 
 from __future__ import annotations
 
@@ -93,26 +93,28 @@ class Tokens:
         known = self.known(text)
         if known is not None:
             return known
+        keys = self._keys.current()
         try:
-            return await self._checked(text)
+            return await self._checked(text, keys)
         except _UnknownKeyError:
             asked = self._keys.asked_for()
-            if asked is None:
+            if asked is not None:
+                await asyncio.wait([asyncio.wrap_future(asked)], timeout=_KEYS_WAIT_S)
+            if self._keys.current() is keys:
                 raise
-            await asyncio.wait([asyncio.wrap_future(asked)], timeout=_KEYS_WAIT_S)
-            return await self._checked(text)
+        # Others may have had them asked for meanwhile, and then it is too soon to do so again.
+        return await self._checked(text, self._keys.current())
 
     def close(self) -> None:
         self._keys.close()
 
-    async def _checked(self, text: str) -> Token:
+    async def _checked(self, text: str, keys: KeySet) -> Token:
         if len(text) > TOKEN_BYTES_MAX:
             raise TokenError(f"it has {len(text)} bytes; at most {TOKEN_BYTES_MAX} are taken")
         if not _FORM.fullmatch(text):
             raise TokenError("it is no JWT with a signature")
         if self._checks >= _CHECKS_MAX:
             raise RetriableError("too many tokens are being checked: try again", ErrorCode.REQUEST_TIMED_OUT)
-        keys = self._keys.current()
         self._checks += 1
         try:
             token = await asyncio.get_running_loop().run_in_executor(self._threads, self._read, text, keys)

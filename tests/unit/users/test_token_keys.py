@@ -18,7 +18,7 @@ from token_issuer import Issuer, keys_of
 
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.users import token_keys
-from semel.broker.users.token_keys import KEYS_BYTES_MAX, TokenKeys, fetch
+from semel.broker.users.token_keys import KEYS_BYTES_MAX, NO_KEYS, TokenKeys, fetch
 from semel.broker.users.tokens import TokenError, Tokens
 
 PATIENCE_S = 30
@@ -43,7 +43,7 @@ class Endpoint:
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, format: str, *args: Any) -> None:
+            def log_message(self, *_of_the_request: Any) -> None:
                 pass
 
         class Server(http.server.ThreadingHTTPServer):
@@ -129,6 +129,22 @@ def test_S6_an_unknown_key_is_asked_for_once_for_all_who_need_it(
         monkeypatch.setattr(token_keys, "ASKED_FOR_S", 0.0)
         assert all(isinstance(each, TokenError) for each in asyncio.run(many()))
         assert asked < endpoint.asked < asked + 20
+    finally:
+        tokens.close()
+
+
+def test_S6_keys_that_come_amid_a_check_count(
+    issuer: Issuer, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were asked for just now, so that nobody asks for them again."""
+    tokens = Tokens(config(issuer, endpoint))
+    try:
+        until(lambda: len(tokens._keys.current()) == 1)
+        seen = [NO_KEYS]
+        current = tokens._keys.current
+        monkeypatch.setattr(tokens._keys, "current", lambda: seen.pop() if seen else current())
+        monkeypatch.setattr(tokens, "known", lambda _text: None)
+        assert asyncio.run(tokens.check(issuer.token())).subject == "alice"
     finally:
         tokens.close()
 
