@@ -11,7 +11,6 @@ import http.client
 import json
 import logging
 import os
-import random
 import ssl
 import stat
 import threading
@@ -224,8 +223,7 @@ class TokenKeys:
                 if not failures:
                     _log.warning("the keys of tokens can't be got, and stay as they were: %s: %s", self._url, error)
                 failures += 1
-                longest = min(self._backoff_max_s, self._backoff_s * 2.0 ** min(failures - 1, 30))
-                wait_s = longest * random.uniform(0.8, 1.0)  # noqa: S311
+                wait_s = min(self._backoff_max_s, self._backoff_s * 2.0 ** min(failures - 1, 30))
             with self._lock:
                 asked, self._asked, self._asked_at = self._asked, None, time.monotonic()
             if asked is not None and asked.set_running_or_notify_cancel():
