@@ -84,6 +84,7 @@ from semel.broker.start_errors import (
     peers_not_bound,
 )
 from semel.broker.telemetry.tracing import NodeTracing
+from semel.broker.users.tokens import Tokens, tokens_of
 from semel.broker.users.users import Users, check_somebody, users_of
 from semel.group_coordinator.coordinator import GroupCoordinator
 from semel.protocol.compiled import warn_if_interpreted
@@ -179,6 +180,7 @@ class Node:
         self._kafka: KafkaListener | None = None
         self._certificates: Certificates | None = None
         self._users: Users | None = None
+        self._tokens: Tokens | None = None
         self._secret: ClusterSecret | None = None
         self._peers: Peers | None = None
         self._incarnation = new_token(8)
@@ -385,6 +387,7 @@ class Node:
         self._secret = secret_of(self.config)
         self._certificates = certificates_of(self.config)
         self._users = await users_of(self.config)
+        self._tokens = tokens_of(self.config)
         if self.config.peer_listen and self.config.ssl_ca_location:
             PeerEncryption(self.config.ssl_ca_location).check()
         is_new = not self._storage.exists(self.data_dir)
@@ -538,6 +541,7 @@ class Node:
             self._call_times(),
             certificates,
             self._users if asks_for_password(self.config.grpc_listen) else None,
+            self._tokens if asks_for_password(self.config.grpc_listen) else None,
         )
         self._grpc.bind()
 
@@ -564,6 +568,7 @@ class Node:
             request_times=None if self._metrics is None else self._metrics.recorders.requests,
             certificates=self._certificates if speaks_tls(config.kafka_listen) else None,
             users=self._users if asks_for_password(config.kafka_listen) else None,
+            tokens=self._tokens if asks_for_password(config.kafka_listen) else None,
         )
         try:
             await self._kafka.start(listens=listens)
@@ -1000,6 +1005,8 @@ class Node:
         self._coordinators = self._logs = self._metadata = None
         if self._authorizer is not None:
             self._authorizer.close()
+        if self._tokens is not None:
+            self._tokens.close()
         tracing, self._tracing = self._tracing, None
         if tracing is not None:
             await tracing.stop()

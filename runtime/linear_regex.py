@@ -13,7 +13,7 @@ and refused as invalid: Unicode classes (`\\pL`), and what RE2 has not either: b
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -31,9 +31,9 @@ CACHED_STATES_MAX: Final = 1_000
 """Sets of states kept; beyond that they are forgotten and made again, so memory is bounded, too."""
 
 _ASCII: Final = frozenset(map(chr, range(128)))
-_OTHER: Final = "beyond ASCII"
+OTHER: Final = "beyond ASCII"
 """In a set of characters: all that are not ASCII. `.` and what excludes some have it."""
-_ANY: Final = _ASCII | {_OTHER}
+_ANY: Final = _ASCII | {OTHER}
 _DIGITS: Final = frozenset("0123456789")
 _LOWER: Final = frozenset("abcdefghijklmnopqrstuvwxyz")
 _UPPER: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -78,11 +78,15 @@ _WORD_CHECKS: Final = frozenset({_Check.WORD_EDGE, _Check.NO_WORD_EDGE})
 
 @dataclass(slots=True)
 class _Node:
-    """A state: takes a character of `characters` to `out`, or continues for free, if `check` holds."""
+    """A state: takes a character of `characters` to `out`, or continues for free, if `check` holds.
+
+    Of several in `out` the first is preferred. `mark`: 2 n where group n begins, 2 n + 1 where it ends.
+    """
 
     out: list[int]
     characters: frozenset[str] | None = None
     check: _Check | None = None
+    mark: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,30 @@ class _Piece:
     end: int
     enter: int
     leave: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgram:
+    """The states of an expression with groups that capture: of `runtime/captures.py`.
+
+    names: of the groups that have one
+    """
+
+    nodes: Sequence[_Node]
+    enter: int
+    leave: int
+    group_count: int
+    names: Mapping[str, int]
+
+
+def program_with_groups(expression: str) -> GroupProgram:
+    """Return the states of an expression, with marks of its groups. Raises `PatternError`.
+
+    Its flags are `i` alone: the others say which part of a text matches, and not every language has the same ones.
+    """
+    parser = _Parser(expression, captures=True)
+    piece = parser.parse()
+    return GroupProgram(parser.nodes, piece.enter, piece.leave, parser.group_count, parser.group_names)
 
 
 class LinearPattern:
@@ -152,7 +180,7 @@ class LinearPattern:
         if found is None:
             reached = self._reach(states, before, character)
             nodes = self._nodes
-            any_of = {character} if character.isascii() else {character, _OTHER}
+            any_of = {character} if character.isascii() else {character, OTHER}
             found = frozenset(
                 nodes[number].out[0]
                 for number in reached
@@ -173,13 +201,14 @@ class LinearPattern:
                 continue
             reached.add(number)
             node = self._nodes[number]
-            if node.characters is None and (node.check is None or _holds(node.check, before, after)):
+            if node.characters is None and (node.check is None or holds(node.check, before, after)):
                 to_do += node.out
         self.effort += len(reached)
         return reached
 
 
-def _holds(check: _Check, before: str | None, after: str | None) -> bool:
+def holds(check: _Check, before: str | None, after: str | None) -> bool:
+    """Return whether a check is fulfilled between two characters; None: where the text ends."""
     if check is _Check.BEGIN:
         return before is None
     if check is _Check.END:
@@ -191,10 +220,13 @@ def _holds(check: _Check, before: str | None, after: str | None) -> bool:
 class _Parser:
     """Recursive descent over the expression; makes the states as it goes."""
 
-    def __init__(self, expression: str) -> None:
+    def __init__(self, expression: str, *, captures: bool = False) -> None:
         if len(expression) > PATTERN_CHARACTERS_MAX:
             raise PatternError(f"it has {len(expression)} characters, at most {PATTERN_CHARACTERS_MAX} are taken")
         self.nodes: list[_Node] = []
+        self.group_count = 0
+        self.group_names: dict[str, int] = {}
+        self._captures = captures
         self._text = expression
         self._position = 0
         self._ignore_case = False
@@ -229,14 +261,22 @@ class _Parser:
 
     # --- The states ---------------------------------------------------------------------------------------------------
 
-    def _node(self, *out: int, characters: frozenset[str] | None = None, check: _Check | None = None) -> int:
+    def _node(
+        self,
+        *out: int,
+        characters: frozenset[str] | None = None,
+        check: _Check | None = None,
+        mark: int | None = None,
+    ) -> int:
         if len(self.nodes) >= PROGRAM_STATES_MAX:
             raise self._error(f"it takes more than {PROGRAM_STATES_MAX} states; repeat less")
-        self.nodes.append(_Node(list(out), characters, check))
+        self.nodes.append(_Node(list(out), characters, check, mark))
         return len(self.nodes) - 1
 
-    def _single(self, *, characters: frozenset[str] | None = None, check: _Check | None = None) -> _Piece:
-        enter = self._node(characters=characters, check=check)
+    def _single(
+        self, *, characters: frozenset[str] | None = None, check: _Check | None = None, mark: int | None = None
+    ) -> _Piece:
+        enter = self._node(characters=characters, check=check, mark=mark)
         leave = self._node()
         self.nodes[enter].out.append(leave)
         return _Piece(enter, leave + 1, enter, leave)
@@ -246,7 +286,8 @@ class _Parser:
         offset = len(self.nodes) - piece.start
         for number in range(piece.start, piece.end):
             node = self.nodes[number]
-            self._node(*(each + offset for each in node.out), characters=node.characters, check=node.check)
+            out = (each + offset for each in node.out)
+            self._node(*out, characters=node.characters, check=node.check, mark=node.mark)
         return _Piece(piece.start + offset, piece.end + offset, piece.enter + offset, piece.leave + offset)
 
     def _join(self, pieces: list[_Piece]) -> _Piece:
@@ -285,7 +326,7 @@ class _Parser:
         bounds = self._repetition()
         if bounds is None:
             return piece
-        self._take("?")  # lazy or not: the same names match
+        is_lazy = self._take("?")  # of no matter to whether a name matches, but to what its groups have
         if self._peek() in ("*", "+", "?") or self._bounds_follow():
             raise self._error("a repetition follows a repetition")
         least, most = bounds
@@ -295,13 +336,12 @@ class _Parser:
         start, end = piece.start, self._node()
         for number, copy in enumerate(copies):
             if number >= least:
-                skip = self._node(copy.enter, end)
+                skip = self._node(*_preferred(copy.enter, end, is_lazy))
                 copies[number] = _Piece(copy.start, copy.end, skip, copy.leave)
         for copy, following in itertools.pairwise(copies):
             self.nodes[copy.leave].out.append(following.enter)
-        if most is None:
-            self.nodes[copies[-1].leave].out.append(copies[-1].enter)
-        self.nodes[copies[-1].leave].out.append(end)
+        last = self.nodes[copies[-1].leave]
+        last.out += [end] if most is not None else _preferred(copies[-1].enter, end, is_lazy)
         enter = end if most == 0 else copies[0].enter
         return _Piece(start, len(self.nodes), enter, end)
 
@@ -354,14 +394,27 @@ class _Parser:
     def _group(self) -> _Piece | None:
         """Read a group after its '(', or flags alone, which hold to the end of the group that they stand in."""
         outer = self._ignore_case
+        name = ""
         if self._take("?"):
             if self._take("P<") or (self._peek() == "<" and self._text[self._position + 1 :][:1] not in ("=", "!")):
                 self._take("<")
                 name = self._text[self._position :].partition(">")[0]
                 if not name or not set(name) <= _WORD or not self._take(name + ">"):
                     raise self._error("a group's name is made of letters, digits and '_', and ends with '>'")
-            elif not self._take(":") and not self._flags():
+            elif self._take(":") or self._flags():
+                return self._rest_of_group(outer)
+            else:
                 return None
+        if not self._captures:
+            return self._rest_of_group(outer)
+        self.group_count += 1
+        number = self.group_count
+        if name and self.group_names.setdefault(name, number) != number:
+            raise self._error(f"two groups are called {name}")
+        begin = self._single(mark=2 * number)
+        return self._join([begin, self._rest_of_group(outer), self._single(mark=2 * number + 1)])
+
+    def _rest_of_group(self, outer: bool) -> _Piece:
         piece = self._alternatives()
         if not self._take(")"):
             raise self._error("a '(' has no ')'")
@@ -379,7 +432,7 @@ class _Parser:
                 value = False
             elif character == "i":
                 self._ignore_case = value
-            elif character not in ("s", "m", "U"):
+            elif self._captures or character not in ("s", "m", "U"):
                 # Lookaround among others: no engine of linear time has that.
                 self._position -= 1
                 raise self._error(f"'(?{character}' is not known here")
@@ -474,6 +527,10 @@ class _Parser:
         if not self._ignore_case:
             return characters
         return characters | {each.lower() for each in characters} | {each.upper() for each in characters}
+
+
+def _preferred(once_more: int, end: int, is_lazy: bool) -> list[int]:
+    return [end, once_more] if is_lazy else [once_more, end]
 
 
 def _is_number(text: str) -> bool:

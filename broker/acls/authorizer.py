@@ -6,7 +6,9 @@ import logging
 from typing import Final, Protocol
 
 from semel.broker.acls.decision import AclSet, Decision, host_of
+from semel.broker.acls.principals import USER, principal_of_certificate
 from semel.broker.config.permissions import PermissionConfig, super_users_of
+from semel.broker.config.principal_rules import DEFAULT, NO_RULE, PrincipalMapping
 from semel.protocol.acls import Acl, AclOperation, ResourceType
 from semel.runtime.limited_log import LimitedLog
 
@@ -42,8 +44,21 @@ class Authorizer:
         self.audit = LimitedLog(self.changes)
         self._super_users = super_users_of(config)
         self._allows_without_acl = config.allow_everyone_if_no_acl_found
+        rules = config.ssl_principal_mapping_rules
+        self._mapping = None if rules == DEFAULT else PrincipalMapping(rules)
         self._metadata = metadata
         self._current = _Decisions(metadata.image.acls)
+
+    def owner_of(self, der: bytes | None) -> str | None:
+        """Return the principal of a client's certificate; None where no rule gives it one: it is not served.
+
+        Call on the event loop.
+        """
+        owner = principal_of_certificate(der, self._mapping)
+        if owner is None:
+            subject = principal_of_certificate(der)
+            self.audit.warning("refused: %s: subject=%r", NO_RULE, (subject or "").removeprefix(USER)[:_NAME_SHOWN])
+        return owner
 
     def access(self, principal: str, host: str) -> Access | None:
         """Return what says what somebody may do; None for who may do everything."""

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from semel.protocol.acls import ANONYMOUS
+
+if TYPE_CHECKING:
+    from semel.broker.config.principal_rules import PrincipalMapping
 
 USER: Final = "User:"
 _SEQUENCE: Final = 0x30
@@ -50,14 +53,19 @@ def principal_of_user(name: str) -> str:
     return USER + name
 
 
-def principal_of_certificate(der: bytes | None) -> str:
-    """Return the principal of a client's certificate, which has been checked; ANONYMOUS for none."""
+def principal_of_certificate(der: bytes | None, mapping: PrincipalMapping | None = None) -> str | None:
+    """Return the principal of a client's certificate, which has been checked; ANONYMOUS for none.
+
+    mapping: what makes a name of its subject; None is returned where it gives it none
+    """
     if not der:
         return ANONYMOUS
     try:
-        return USER + _subject(der)
+        subject = _subject(der)
     except (IndexError, ValueError):  # what nobody can read names nobody
-        return ANONYMOUS
+        return ANONYMOUS if mapping is None else None
+    name = subject if mapping is None else mapping.name_of(subject)
+    return None if name is None else USER + name
 
 
 def der_of_pem(pem: bytes) -> bytes | None:

@@ -18,8 +18,9 @@ from typing import Final
 from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.config.permissions import PermissionConfig
 from semel.broker.config.quotas import QuotaConfig
-from semel.broker.config.sasl import SaslConfig
+from semel.broker.config.sasl import SaslAndTokens, SaslConfig
 from semel.broker.config.tls import TlsConfig
+from semel.broker.config.tokens import TokenConfig
 from semel.broker.log.config import LogDefaults, TopicOnlySettings
 from semel.broker.logs.config import LogManagerConfig
 from semel.broker.peers.config import PeerConfig, ReplicationConfig
@@ -302,6 +303,7 @@ PARTS: Final[Mapping[type[PartConfig], str]] = MappingProxyType(
         OwnSettings: "The node",
         TlsConfig: "TLS",
         SaslConfig: "Users",
+        TokenConfig: "Tokens",
         PermissionConfig: "Permissions",
         QuotaConfig: "Client quotas",
         MetadataSettings: "Metadata",
@@ -325,7 +327,7 @@ PARTS: Final[Mapping[type[PartConfig], str]] = MappingProxyType(
 class NodeConfig(
     OwnSettings,
     TlsConfig,
-    SaslConfig,
+    SaslAndTokens,
     PermissionConfig,
     QuotaConfig,
     MetadataSettings,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from semel.broker.config.principal_rules import DEFAULT, MAPPING_RULES, PrincipalMapping
 from semel.runtime.setting import ConfigError, PartConfig, setting
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -30,6 +31,12 @@ class PermissionConfig(PartConfig):
         "Whether everybody may do what they like with a resource that no ACL is about. With false nobody but the super "
         "users may.",
     )
+    ssl_principal_mapping_rules: str = setting(
+        DEFAULT,
+        "Which name ACLs have for the owner of a certificate, with commas between the rules: the first that is about "
+        "its subject counts. RULE:PATTERN/REPLACEMENT/ makes a name of subjects that all of the pattern matches, with "
+        "L or U behind it in lower or upper case; DEFAULT takes the subject as it is. Who has no rule is refused.",
+    )
 
 
 def super_users_of(config: PermissionConfig) -> frozenset[str]:
@@ -45,8 +52,18 @@ def super_users_of(config: PermissionConfig) -> frozenset[str]:
     return users
 
 
-def check_permissions(config: PermissionConfig) -> None:
-    """Raise `ConfigError` where nobody could ever make an ACL, or a setting would have no effect."""
+def check_permissions(config: PermissionConfig, *, asks_for_certificates: bool) -> None:
+    """Raise `ConfigError` where nobody could ever make an ACL, or a setting would have no effect.
+
+    asks_for_certificates: whether clients' certificates say who they are
+    """
+    if config.ssl_principal_mapping_rules != DEFAULT:
+        PrincipalMapping(config.ssl_principal_mapping_rules)
+        if not asks_for_certificates:
+            raise ConfigError(
+                f"{MAPPING_RULES} has no effect: no listener knows its clients by their certificates. Set "
+                f"ssl.client.auth = required, with tls:// before an address, or leave {MAPPING_RULES} out"
+            )
     users = super_users_of(config)
     if not config.authorizer_class_name:
         unused = [
@@ -54,6 +71,7 @@ def check_permissions(config: PermissionConfig) -> None:
             for name, is_set in (
                 ("super.users", bool(users)),
                 ("allow.everyone.if.no.acl.found", config.allow_everyone_if_no_acl_found),
+                (MAPPING_RULES, config.ssl_principal_mapping_rules != DEFAULT),
             )
             if is_set
         ]

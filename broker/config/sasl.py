@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from semel.broker.config.tokens import OAUTHBEARER, TokenConfig, check_tokens
 from semel.protocol.loopback import is_loopback
 from semel.protocol.schemes import TLS_SASL_PREFIX, asks_for_password, speaks_tls, without_scheme
 from semel.protocol.scram import SCRAM_MECHANISMS
 from semel.runtime.setting import ConfigError, PartConfig, setting
 
 PLAIN: Final = "PLAIN"
+_PASSWORDS: Final = (PLAIN, *SCRAM_MECHANISMS)
 
 
 @dataclass(frozen=True)
@@ -28,18 +30,32 @@ class SaslConfig(PartConfig):
     sasl_enabled_mechanisms: tuple[str, ...] = setting(
         SCRAM_MECHANISMS,
         "How clients of the Kafka listener may prove their password: SCRAM-SHA-256 and SCRAM-SHA-512 do so without "
-        "telling it; PLAIN sends it.",
-        choices=(PLAIN, *SCRAM_MECHANISMS),
+        "telling it; PLAIN sends it. OAUTHBEARER takes tokens, on both listeners; alone, it needs no file of users.",
+        choices=(PLAIN, OAUTHBEARER, *SCRAM_MECHANISMS),
     )
     sasl_plain_without_tls: bool = setting(
         False,
         "Whether passwords may cross a network unencrypted: on a gRPC listener with sasl://, and by PLAIN on a Kafka "
-        "listener with sasl://. With false the node does not start so, but on 127.0.0.1.",
+        "listener with sasl://; and tokens. With false the node does not start so, but on 127.0.0.1.",
     )
 
 
-def check_sasl(config: SaslConfig, listeners: Mapping[str, str]) -> None:
-    """Raise `ConfigError` where no listener asks for the users, or passwords would be readable in the network.
+class SaslAndTokens(SaslConfig, TokenConfig):
+    """What listeners with `sasl://` take, of both kinds."""
+
+
+def takes_passwords(config: SaslConfig) -> bool:
+    """Return whether clients may prove a password."""
+    return any(each in _PASSWORDS for each in config.sasl_enabled_mechanisms)
+
+
+def takes_tokens(config: SaslConfig, of_clients: Iterable[str]) -> bool:
+    """Return whether one of these listeners takes tokens."""
+    return OAUTHBEARER in config.sasl_enabled_mechanisms and any(map(asks_for_password, of_clients))
+
+
+def check_sasl(config: SaslAndTokens, listeners: Mapping[str, str]) -> None:
+    """Raise `ConfigError` where a listener lacks its users, or passwords would be readable in the network.
 
     listeners: those that may ask for passwords, their addresses by the names of their settings
     """
@@ -51,13 +67,21 @@ def check_sasl(config: SaslConfig, listeners: Mapping[str, str]) -> None:
         )
     if asking and not config.sasl_enabled_mechanisms:
         raise ConfigError(f"sasl.enabled.mechanisms is empty: use {' or '.join(SCRAM_MECHANISMS)}")
+    if config.sasl_users_location and not takes_passwords(config):
+        raise ConfigError(
+            f"sasl.users.location = {config.sasl_users_location} is not used: sasl.enabled.mechanisms has "
+            f"{OAUTHBEARER} alone. Have {SCRAM_MECHANISMS[0]} there, too, or leave the file out"
+        )
+    check_tokens(config, are_taken=takes_tokens(config, asking.values()))
     for name, listen in asking.items():
-        sends = name == "grpc.listen" or PLAIN in config.sasl_enabled_mechanisms
+        readable = [each for each in (PLAIN, OAUTHBEARER) if each in config.sasl_enabled_mechanisms]
+        sends = name == "grpc.listen" or readable
         is_local = is_loopback(without_scheme(listen).rpartition(":")[0])
         if sends and not speaks_tls(listen) and not is_local and not config.sasl_plain_without_tls:
-            way = "gRPC's clients" if name == "grpc.listen" else f"clients with sasl.mechanism={PLAIN}"
+            way = "gRPC's clients" if name == "grpc.listen" else f"clients with sasl.mechanism={readable[0]}"
+            what = "passwords" if PLAIN in readable or name == "grpc.listen" else "tokens"
             raise ConfigError(
-                f"{name} = {listen}: {way} would send their passwords readable for everybody in the network. Write "
+                f"{name} = {listen}: {way} would send their {what} readable for everybody in the network. Write "
                 f"{TLS_SASL_PREFIX} before the address, or set sasl.plain.without.tls=true where the network is "
                 "encrypted otherwise"
             )

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from semel.broker.config.node_config import SETTINGS, NodeConfig, attribute_of, value_of
 from semel.broker.config.permissions import check_permissions
 from semel.broker.config.sasl import check_sasl
-from semel.broker.config.tls import check_tls
+from semel.broker.config.tls import check_tls, names_by_certificates
 from semel.broker.config.unsupported import INSTEAD
 from semel.protocol.schemes import SASL_PREFIX, TLS_PREFIX, asks_for_password, speaks_tls, without_scheme
 from semel.runtime.setting import ConfigError, Setting, Value, did_you_mean
@@ -143,7 +143,8 @@ def check_config(config: NodeConfig) -> None:
         raise ConfigError("log.cleanup.policy is empty: use delete, compact, or both")
     check_tls(config, {name: str(value_of(config, name)) for name in _MAY_ENCRYPT})
     check_sasl(config, {name: str(value_of(config, name)) for name in _MAY_ASK_FOR_PASSWORDS})
-    check_permissions(config)
+    by_certificates = names_by_certificates(config, (config.kafka_listen, config.grpc_listen))
+    check_permissions(config, asks_for_certificates=by_certificates)
 
 
 def _check_address(name: str, text: str) -> None:

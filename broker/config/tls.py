@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from semel.protocol.schemes import TLS_PREFIX, speaks_tls
+from semel.protocol.schemes import TLS_PREFIX, asks_for_password, speaks_tls
 from semel.runtime.setting import ConfigError, PartConfig, setting
 
 CLIENT_AUTH_NONE: Final = "none"
@@ -38,6 +38,15 @@ class TlsConfig(PartConfig):
         "Whether clients have to show a certificate of ssl.ca.location (mutual TLS). Those without one are refused.",
         choices=(CLIENT_AUTH_NONE, CLIENT_AUTH_REQUIRED),
     )
+
+
+def names_by_certificates(config: TlsConfig, of_clients: Iterable[str]) -> bool:
+    """Return whether a listener knows clients by their certificates, and not by their passwords.
+
+    of_clients: their addresses
+    """
+    is_asked = config.ssl_client_auth == CLIENT_AUTH_REQUIRED
+    return is_asked and any(speaks_tls(listen) and not asks_for_password(listen) for listen in of_clients)
 
 
 def check_tls(config: TlsConfig, listeners: Mapping[str, str]) -> None:

@@ -1,19 +1,32 @@
-"""How a client proves its password, token by token: SCRAM (RFC 5802, KIP-84) and PLAIN (RFC 4616, KIP-43)."""
+"""How a client proves its password, message by message: SCRAM (RFC 5802, KIP-84) and PLAIN (RFC 4616, KIP-43); or
+that it has a token: OAUTHBEARER (RFC 7628, KIP-255).
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from semel.broker.config.sasl import PLAIN
+from semel.broker.config.tokens import OAUTHBEARER
+from semel.broker.users.tokens import TOKEN_BYTES_MAX as BEARER_TOKEN_BYTES_MAX
+from semel.broker.users.tokens import Token, TokenError
 from semel.protocol.errors import ErrorCode, SemelError
 
 if TYPE_CHECKING:
+    from semel.broker.users.tokens import Tokens
     from semel.broker.users.users import Users
     from semel.protocol.scram import Verifier
 
 TOKEN_BYTES_MAX: Final = 4 << 10
 """Of one token: a user's name, a password, a nonce, and what stands between them."""
+BEARER_BYTES_MAX: Final = BEARER_TOKEN_BYTES_MAX + (4 << 10)
+"""Of the message with a JWT, and what clients may say beside it."""
+INVALID_TOKEN: Final = b'{"status":"invalid_token"}'
+_FIRST: Final = re.compile(rb"n,(?:a=(?P<user>[^\x00\x01,]{1,1024}))?,\x01(?P<parts>[^\x00]+)\x01\x01", re.DOTALL)
+_PART: Final = re.compile(rb"[A-Za-z]+=[\x21-\x7e \t\r\n]+")
+_BEARER: Final = re.compile(rb"(?i:bearer) +(?P<token>[A-Za-z0-9._~+/=-]+)")
 
 
 class AuthenticationError(SemelError):
@@ -27,14 +40,22 @@ class Exchange(Protocol):
     """As the client says; only once `verifier` is there it is known to be so."""
     verifier: Verifier | None
     """What has proven the password."""
+    token: Token | None
+    """What has proven the user without one."""
+    refusal: str
+    """Why a token was not taken, for the node's log: the client hears the last answer, and says that it has."""
 
     async def answer(self, token: bytes) -> bytes:
         """Return the answer to the client's next token. Raises `AuthenticationError`, `RetriableError`."""
         ...
 
 
-def begin_exchange(mechanism: str, users: Users) -> Exchange:
+def begin_exchange(mechanism: str, users: Users | None, tokens: Tokens | None) -> Exchange:
     """Begin one by an enabled mechanism."""
+    if mechanism == OAUTHBEARER:
+        assert tokens is not None
+        return _Bearer(tokens)
+    assert users is not None
     return _Plain(users) if mechanism == PLAIN else _Scram(mechanism, users)
 
 
@@ -51,7 +72,49 @@ def _text(token: bytes) -> str:
         raise _failed("a token that is not UTF-8") from None
 
 
+class _Bearer:
+    """One message with the token (RFC 7628). Where it is not taken, the client is told so, and answers to that."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._is_over = False
+        self.user = self.refusal = ""
+        self.verifier: Verifier | None = None
+        self.token: Token | None = None
+
+    async def answer(self, token: bytes) -> bytes:
+        if self._is_over:
+            raise _failed("a token after the last one")
+        self._is_over = True
+        if len(token) > BEARER_BYTES_MAX:
+            raise _failed(f"a message of {len(token)} bytes; at most {BEARER_BYTES_MAX} are taken")
+        found = _FIRST.fullmatch(token)
+        # Each part ends with the separator, and another one ends them all; those but `auth` are extensions.
+        parts = [] if found is None else found["parts"].split(b"\1")
+        given = [part[5:] for part in parts if part.startswith(b"auth=")]
+        bearer = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
+        if found is None or bearer is None or not all(map(_PART.fullmatch, parts)):
+            raise _failed("a message that is not of the form n,, ^A auth=Bearer TOKEN ^A ^A")
+        try:
+            checked = await self._tokens.check(bearer["token"].decode())
+        except TokenError as error:
+            self.refusal = str(error)
+            return INVALID_TOKEN
+        self.user = checked.subject
+        if found["user"] is not None and _name(found["user"]) != checked.subject:
+            raise _failed("the client wants to act for another user")
+        self.token = checked
+        return b""
+
+
+def _name(given: bytes) -> str:
+    return given.decode("utf-8", "replace").replace("=2C", ",").replace("=3D", "=")
+
+
 class _Plain:
+    token: Token | None = None
+    refusal = ""
+
     def __init__(self, users: Users) -> None:
         self._users = users
         self._is_over = False
@@ -75,6 +138,9 @@ class _Plain:
 
 
 class _Scram:
+    token: Token | None = None
+    refusal = ""
+
     def __init__(self, mechanism: str, users: Users) -> None:
         from scramp import ScramMechanism
 

@@ -21,6 +21,8 @@ from types import MappingProxyType
 from typing import Final
 
 from semel.broker.config.node_config import NodeConfig
+from semel.broker.config.sasl import takes_passwords
+from semel.broker.config.tokens import OAUTHBEARER
 from semel.broker.users.decoys import Decoys, Shapes, shapes_of
 from semel.broker.users.user_file import UserVerifiers, read_users
 from semel.protocol.errors import ErrorCode, RetriableError, UsageError
@@ -237,7 +239,8 @@ class Users:
 
 async def users_of(config: NodeConfig) -> Users | None:
     """Return the users of a node with a listener that asks for passwords; reads their file. Raises `ConfigError`."""
-    if not asks_for_password(config.kafka_listen) and not asks_for_password(config.grpc_listen):
+    asks = asks_for_password(config.kafka_listen) or asks_for_password(config.grpc_listen)
+    if not asks or not takes_passwords(config):
         return None
     thread = Threads(1, "semel-users")
     return await asyncio.get_running_loop().run_in_executor(thread, Users, config.sasl_users_location)
@@ -245,7 +248,7 @@ async def users_of(config: NodeConfig) -> Users | None:
 
 def check_somebody(config: NodeConfig, users: Users) -> None:
     """Raise `ConfigError` where nobody could get in, not even to add the first user; warn where one has to be added."""
-    if users.has_some:
+    if users.has_some or OAUTHBEARER in config.sasl_enabled_mechanisms:
         return
     asking = [
         (name, listen)

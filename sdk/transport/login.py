@@ -1,7 +1,8 @@
-"""As which user a client connects, and how it proves its password.
+"""As which user a client connects, and how it proves its password, or shows a token.
 
 On data connections by SASL, as Kafka's clients do: SCRAM proves the password without telling it. Each gRPC call carries
-it (`authorization: Basic`), so it is sent over encrypted connections alone, and to this machine.
+it (`authorization: Basic`), so it is sent over encrypted connections alone, and to this machine; so is a token
+(`authorization: Bearer`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from semel.protocol.errors import ErrorCode, FatalError, UsageError
 from semel.protocol.kafka.api import ApiKey, Part, join_parts
@@ -36,9 +38,12 @@ PASSWORD_FILE: Final = "sasl.password.location"  # noqa: S105
 PLAIN_WITHOUT_TLS: Final = "sasl.plain.without.tls"
 JAAS: Final = "sasl.jaas.config"
 """Java's name and password, in one text."""
-NAMES: Final = (USERNAME, PASSWORD, PASSWORD_FILE, MECHANISM, PLAIN_WITHOUT_TLS)
+TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105
+"""Where a token is: Kafka's name, with a file as its URL."""
+NAMES: Final = (USERNAME, PASSWORD, PASSWORD_FILE, MECHANISM, PLAIN_WITHOUT_TLS, TOKEN_URL)
 """The options of a bootstrap that say as which user a client connects."""
-MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", OAUTHBEARER)
 SPELLINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **{spelling: name for name in NAMES for spelling in (name, name.replace(".", "_"))},
@@ -55,7 +60,11 @@ _JAAS: Final = re.compile(
     r"\s*[\w.]*\.(?:Plain|Scram)LoginModule\s+(?:required|requisite|sufficient)\s(?P<options>.*);\s*", re.DOTALL
 )
 _JAAS_OPTION: Final = re.compile(r"(?P<name>\w+)\s*=\s*(?:\"(?P<quoted>[^\"]*)\"|(?P<plain>[^\s\";]+))")
+_TOKEN_JAAS: Final = re.compile(r"\s*[\w.]*\.OAuthBearerLoginModule\s+(?:required|requisite|sufficient)\s*;\s*")
 PASSWORD_BYTES_MAX: Final = 1 << 10
+TOKEN_BYTES_MAX: Final = 16 << 10
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
+_REFUSAL_HEARD: Final = b"\1"
 _TIMEOUT_MS: Final = 10_000
 _ITERATIONS_MAX: Final = 1_000_000
 """More would keep a client busy for seconds, as somebody may want who answers in a node's place."""
@@ -65,10 +74,11 @@ _ROTATION_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A user, with his password or the file that holds it.
+    """A user, with his password or the file that holds it; or the file with a token, which says who the user is.
 
     mechanism:         what proves the password on data connections
     plain_without_tls: whether it may be sent over connections to other machines that are not encrypted
+    token_url:         "file:///PATH", with OAUTHBEARER
     """
 
     username: str
@@ -76,23 +86,31 @@ class Login:
     password_location: str = ""
     mechanism: str = MECHANISMS[0]
     plain_without_tls: bool = False
+    token_url: str = ""
+
+    @property
+    def location(self) -> str:
+        """The file with the password or the token; empty where there is none."""
+        return unquote(urlsplit(self.token_url).path) if self.token_url else self.password_location
 
     def options(self) -> dict[str, str]:
         """Return the options of a bootstrap that mean the same, the password among them."""
         return {
-            USERNAME: self.username,
+            **({USERNAME: self.username} if self.username else {}),
             **({PASSWORD: self.password} if self.password else {}),
             **({PASSWORD_FILE: self.password_location} if self.password_location else {}),
             **({MECHANISM: self.mechanism} if self.mechanism != MECHANISMS[0] else {}),
             **({PLAIN_WITHOUT_TLS: "true"} if self.plain_without_tls else {}),
+            **({TOKEN_URL: self.token_url} if self.token_url else {}),
         }
 
     def check_may_be_sent(self, address: str, *, encrypted: bool) -> None:
         """Raise `UsageError` where the password would be readable on its way to "host:port"."""
         host = address.rpartition(":")[0]
         if not encrypted and not self.plain_without_tls and not is_loopback(host):
+            what = f"the password of {self.username}" if self.username else "the token"
             raise UsageError(
-                f"the password of {self.username} would be readable for everybody in the network to {address}: write "
+                f"{what} would be readable for everybody in the network to {address}: write "
                 f"{TLS_SASL_PREFIX} before the address (security.protocol=SASL_SSL), or give "
                 f"{PLAIN_WITHOUT_TLS}=true where the network is encrypted otherwise"
             )
@@ -103,6 +121,14 @@ def login_of_options(where: str, options: Mapping[str, str]) -> Login | None:
     given = {name: value for name, value in options.items() if name in NAMES}
     if not given:
         return None
+    mechanism = given.get(MECHANISM, MECHANISMS[0]).upper()
+    if mechanism not in MECHANISMS:
+        raise UsageError(f"{where}: {MECHANISM} can't be {mechanism!r}; use one of: {', '.join(MECHANISMS)}")
+    plain = given.get(PLAIN_WITHOUT_TLS, "false").lower()
+    if plain not in ("true", "false"):
+        raise UsageError(f"{where}: {PLAIN_WITHOUT_TLS} is true or false, not {plain!r}")
+    if mechanism == OAUTHBEARER or TOKEN_URL in given:
+        return _token_login(where, given, mechanism, plain == "true")
     username, password, location = (given.get(name, "") for name in (USERNAME, PASSWORD, PASSWORD_FILE))
     if not username:
         raise UsageError(f"{where}: {next(iter(given))} without {USERNAME}: as which user?")
@@ -111,17 +137,32 @@ def login_of_options(where: str, options: Mapping[str, str]) -> Login | None:
     if bool(password) == bool(location):
         what = f"{PASSWORD} and {PASSWORD_FILE}: give one of them" if password else f"needs {PASSWORD_FILE}, a file"
         raise UsageError(f"{where}: {USERNAME} {'has both ' if password else ''}{what}")
-    mechanism = given.get(MECHANISM, MECHANISMS[0]).upper()
-    if mechanism not in MECHANISMS:
-        raise UsageError(f"{where}: {MECHANISM} can't be {mechanism!r}; use one of: {', '.join(MECHANISMS)}")
-    plain = given.get(PLAIN_WITHOUT_TLS, "false").lower()
-    if plain not in ("true", "false"):
-        raise UsageError(f"{where}: {PLAIN_WITHOUT_TLS} is true or false, not {plain!r}")
     return Login(username, password, location, mechanism, plain == "true")
+
+
+def _token_login(where: str, given: Mapping[str, str], mechanism: str, plain: bool) -> Login:
+    if mechanism != OAUTHBEARER:
+        raise UsageError(f"{where}: {TOKEN_URL} is for {MECHANISM}={OAUTHBEARER}: give that, too")
+    for name in (USERNAME, PASSWORD, PASSWORD_FILE):
+        if name in given:
+            raise UsageError(f"{where}: {name} with {MECHANISM}={OAUTHBEARER}: the token says who the user is")
+    url = given.get(TOKEN_URL, "")
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # an address in brackets that is none
+        parts = urlsplit("")
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise UsageError(
+            f"{where}: {MECHANISM}={OAUTHBEARER} needs {TOKEN_URL}=file:///PATH: a file with a token in one line, "
+            "which is read again when it changes"
+        )
+    return Login("", mechanism=mechanism, plain_without_tls=plain, token_url=url)
 
 
 def jaas_options(owner: str, text: str) -> dict[str, str]:
     """Return what `sasl.jaas.config` says, by the names in `NAMES`. Raises `UsageError`, without repeating it."""
+    if _TOKEN_JAAS.fullmatch(text):
+        return {MECHANISM: OAUTHBEARER}
     found = _JAAS.fullmatch(text)
     options = _JAAS_OPTION.finditer("" if found is None else found["options"])
     given = {one["name"]: one["quoted"] or one["plain"] or "" for one in options}
@@ -138,7 +179,8 @@ class AuthenticationFailedError(ConnectionLostError):
 
 
 class Credentials:
-    """How one client proves who it is. The password's file is read again when it changes. From any thread."""
+    """How one client proves who it is. The file of the password or the token is read again when it changes. From any
+    thread."""
 
     def __init__(self, login: Login) -> None:
         """Raises `UsageError` where the password's file can't be used."""
@@ -156,7 +198,7 @@ class Credentials:
             self._login.check_may_be_sent(address, encrypted=encrypted)
         except UsageError as error:
             raise FatalError(error.message, ErrorCode.SASL_AUTHENTICATION_FAILED) from None
-        if self._login.password_location:
+        if self._login.location:
             self._read()
         return self._header
 
@@ -165,8 +207,9 @@ class Credentials:
         self._accepted, self._refused_at = True, None
 
     def may_be_changing(self, now: float) -> bool:
-        """Say of a refusal whether to try again: where the password is in a file, and was right before."""
-        if not self._accepted or not self._login.password_location:
+        """Say of a refusal whether to try again: where the password is in a file, and was right before; so with a
+        token, which comes to its end."""
+        if not self._accepted or not self._login.location:
             return False
         if self._refused_at is None:
             self._refused_at = now
@@ -174,14 +217,14 @@ class Credentials:
 
     async def authenticate(self, connection: Connection, *, encrypted: bool) -> None:
         """Prove who this is on a new data connection. Raises `AuthenticationFailedError`, `ConnectionLostError`."""
-        if self._login.password_location:
+        if self._login.location:
             self._read()
         mechanism, address = self._login.mechanism, connection.address
         if ApiKey.SASL_HANDSHAKE not in connection.versions:
             if encrypted or is_loopback(address.rpartition(":")[0]):
                 return  # its gRPC listener may ask, and this one does not
             raise _mismatch(
-                f"the node at {address} serves everybody, and has no users: leave {USERNAME} out, or write sasl:// or "
+                f"the node at {address} serves everybody, and has no users: leave the user out, or write sasl:// or "
                 "tls+sasl:// before the address of its listener"
             )
         body = await _call(connection, ApiKey.SASL_HANDSHAKE, sasl_handshake_request(mechanism))
@@ -190,11 +233,18 @@ class Credentials:
             taken = ", ".join(handshake.mechanisms)
             why = f"it takes {taken}: give one as {MECHANISM}" if taken else handshake.error.name
             raise _mismatch(f"the node at {address} does not take {mechanism}: {why}")
-        if mechanism == "PLAIN":
+        if mechanism in ("PLAIN", OAUTHBEARER):
             try:
                 self._login.check_may_be_sent(address, encrypted=encrypted)
             except UsageError as error:
                 raise _mismatch(error.message) from None
+        if mechanism == OAUTHBEARER:
+            shown = f"n,,\1auth=Bearer {self._password}\1\1".encode()
+            if await self._answer(connection, address, shown):
+                # It says that the token is not taken, and ends the exchange with an error once it was heard.
+                await self._answer(connection, address, _REFUSAL_HEARD)
+                raise AuthenticationFailedError(f"the node at {address} has not taken the token")
+        elif mechanism == "PLAIN":
             await self._answer(connection, address, f"\0{self._login.username}\0{self._password}".encode())
         else:
             await self._scram(connection, address)
@@ -227,24 +277,37 @@ class Credentials:
         return answer.token
 
     def _read(self) -> None:
-        if self._login.password_location:
+        if self._login.location:
+            what = TOKEN_URL if self._login.token_url else PASSWORD_FILE
             try:
-                state = os.stat(self._login.password_location)
+                state = os.stat(self._login.location)
                 signature = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
                 if signature == self._signature:
                     return
-                self._password = password_in(PASSWORD_FILE, self._login.password_location)
+                read = token_in if self._login.token_url else password_in
+                self._password = read(what, self._login.location)
                 self._signature = signature
             except (OSError, UsageError) as error:
                 if self._header:
                     return  # it may be written just now
                 if isinstance(error, UsageError):
                     raise
-                raise UsageError(
-                    f"{PASSWORD_FILE} = {self._login.password_location} can't be read: {error.strerror or error}"
-                ) from None
+                raise UsageError(f"{what} = {self._login.location} can't be read: {error.strerror or error}") from None
+        if self._login.token_url:
+            self._header = (("authorization", f"Bearer {self._password}"),)
+            return
         told = b64encode(f"{self._login.username}:{self._password}".encode()).decode()
         self._header = (("authorization", f"Basic {told}"),)
+
+
+def token_in(what: str, path: str) -> str:
+    """Return the token in a file of one line. Raises `UsageError`, where `what` names the file, and `OSError`."""
+    with Path(path).open("rb") as file:
+        data = file.read(TOKEN_BYTES_MAX + 1)
+    token = data.decode("latin-1").strip()
+    if len(data) > TOKEN_BYTES_MAX or not _TOKEN.fullmatch(token):
+        raise UsageError(f"{what} = {path} does not hold a token in one line of up to {TOKEN_BYTES_MAX} bytes")
+    return token
 
 
 def password_in(what: str, path: str) -> str:

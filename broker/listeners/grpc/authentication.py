@@ -1,4 +1,5 @@
-"""Who calls over gRPC: each call carries the user's name and password in `authorization: Basic ...` (RFC 7617).
+"""Who calls over gRPC: each call carries the user's name and password in `authorization: Basic ...` (RFC 7617), or a
+token in `authorization: Bearer ...` (RFC 6750).
 
 A password that was right once is known without another check. Health checks are answered to anybody: they say only
 whether the node serves.
@@ -18,30 +19,36 @@ from grpc_health.v1 import health_pb2
 from semel.broker.listeners.grpc.callers import set_user
 from semel.broker.listeners.grpc.errors import ERROR_METADATA
 from semel.broker.users.exchanges import TOKEN_BYTES_MAX
+from semel.broker.users.tokens import TokenError
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.runtime.limited_log import LimitedLog
 
 if TYPE_CHECKING:
+    from semel.broker.users.tokens import Tokens
     from semel.broker.users.users import Users
-    from semel.protocol.scram import Verifier
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 AUTHORIZATION: Final = "authorization"
 _SCHEME: Final = "basic "
+_BEARER: Final = "bearer "
 _OPEN: Final = f"/{health_pb2.DESCRIPTOR.services_by_name['Health'].full_name}/"
 _NEEDED: Final = "this node serves users alone: give sasl.username and sasl.password (docs/security.md)"
+_NO_TOKENS: Final = "this node takes no tokens: give sasl.username and sasl.password (docs/security.md)"
+_NO_PASSWORDS: Final = "this node takes tokens alone: give sasl.mechanism=OAUTHBEARER and a token (docs/security.md)"
+_INVALID_TOKEN: Final = "authentication failed: invalid_token"  # noqa: S105 (what is answered)
 _WRONG: Final = "authentication failed: wrong user or password"
 _NAME_SHOWN: Final = 60
 LOOK_S: Final = 5.0
-"""How often it is looked whether the user of a stream is still there."""
+"""How often it is looked whether who has begun a stream may go on with it."""
 
 
-class PasswordInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+class AuthenticatingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """In front of every call."""
 
-    def __init__(self, users: Users) -> None:
+    def __init__(self, users: Users | None, tokens: Tokens | None) -> None:
         self._users = users
+        self._tokens = tokens
         self._log = LimitedLog(logging.getLogger("semel.grpc"))
 
     async def intercept_service(
@@ -56,32 +63,61 @@ class PasswordInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         given = next((value for key, value in details.invocation_metadata or () if key == AUTHORIZATION), None)
         if given is None:
             return self._refusing("", _NEEDED)
-        name, password = _parsed(given)
-        await self._users.settled()
-        verifier = self._users.knows_password(name, password)
+        text = given.decode("latin-1") if isinstance(given, bytes) else given
+        try:
+            if text[: len(_BEARER)].lower() == _BEARER:
+                return await self._with_token(handler, text[len(_BEARER) :].strip())
+            return await self._with_password(handler, text)
+        except RetriableError as error:
+            return _ending(grpc.StatusCode.UNAVAILABLE, error.code, error.message)
+
+    async def _with_token(self, handler: grpc.RpcMethodHandler[Any, Any], text: str) -> grpc.RpcMethodHandler[Any, Any]:
+        if self._tokens is None:
+            return self._refusing("", _NO_TOKENS)
+        try:
+            token = self._tokens.known(text) or await self._tokens.check(text)
+        except TokenError as error:
+            return self._refusing("", _INVALID_TOKEN, str(error))
+        set_user(token.subject)
+        if handler.stream_stream is None:
+            return handler
+        over = f"the token of the user {token.subject} has ended"
+        return self._watched(handler, lambda: token.is_current, over)
+
+    async def _with_password(
+        self, handler: grpc.RpcMethodHandler[Any, Any], text: str
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        users = self._users
+        if users is None:
+            return self._refusing("", _NO_PASSWORDS)
+        name, password = _parsed(text)
+        await users.settled()
+        verifier = users.knows_password(name, password) or await users.check_password(name, password)
         if verifier is None:
-            try:
-                verifier = await self._users.check_password(name, password)
-            except RetriableError as error:
-                return _ending(grpc.StatusCode.UNAVAILABLE, error.code, error.message)
-            if verifier is None:
-                return self._refusing(name, _WRONG)
+            return self._refusing(name, _WRONG)
         set_user(name)
-        return self._watched(handler, name, verifier) if handler.stream_stream is not None else handler
+        if handler.stream_stream is None:
+            return handler
+        over = f"the user {name} was removed, or has another password now"
+        return self._watched(handler, lambda: users.is_current(name, verifier), over)
 
     def close(self) -> None:
         self._log.close()
 
-    def _refusing(self, name: str, message: str) -> grpc.RpcMethodHandler[Any, Any]:
+    def _refusing(self, name: str, message: str, why: str = "") -> grpc.RpcMethodHandler[Any, Any]:
+        """Return what refuses a call. why: for the node's log alone"""
+
         def tell(peer: str) -> None:
-            self._log.warning("authentication failed: gRPC, peer=%s user=%r: %s", peer, name[:_NAME_SHOWN], message)
+            self._log.warning(
+                "authentication failed: gRPC, peer=%s user=%r: %s", peer, name[:_NAME_SHOWN], why or message
+            )
 
         return _ending(grpc.StatusCode.UNAUTHENTICATED, ErrorCode.SASL_AUTHENTICATION_FAILED, message, tell)
 
     def _watched(
-        self, handler: grpc.RpcMethodHandler[Any, Any], name: str, verifier: Verifier
+        self, handler: grpc.RpcMethodHandler[Any, Any], is_current: Callable[[], bool], over: str
     ) -> grpc.RpcMethodHandler[Any, Any]:
-        """Return what serves a stream for as long as its user is there, with the same password."""
+        """Return what serves a stream for as long as its user may. over: what is said to it then"""
         serve: Any = handler.stream_stream
 
         async def run(requests: AsyncIterator[Any], context: Context) -> None:
@@ -96,12 +132,12 @@ class PasswordInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             running = asyncio.ensure_future(run(requests, context))
             try:
                 while not (await asyncio.wait({running}, timeout=LOOK_S))[0]:
-                    if not self._users.is_current(name, verifier):
+                    if not is_current():
                         running.cancel()  # first: nothing may be written to a call that has ended
                         await asyncio.gather(running, return_exceptions=True)
                         await context.abort(
                             grpc.StatusCode.UNAUTHENTICATED,
-                            f"the user {name} was removed, or has another password now",
+                            over,
                             ((ERROR_METADATA, ErrorCode.SASL_AUTHENTICATION_FAILED.name),),
                         )
                 await running
@@ -115,9 +151,8 @@ class PasswordInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return made
 
 
-def _parsed(given: str | bytes) -> tuple[str, str]:
+def _parsed(text: str) -> tuple[str, str]:
     """Return a name and a password; empty ones, which nobody has, for what is no such pair."""
-    text = given.decode("latin-1") if isinstance(given, bytes) else given
     if text[: len(_SCHEME)].lower() != _SCHEME or len(text) > 2 * TOKEN_BYTES_MAX:
         return "", ""
     try:

@@ -14,7 +14,7 @@ from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import Address
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
-from semel.broker.listeners.grpc.authentication import PasswordInterceptor
+from semel.broker.listeners.grpc.authentication import AuthenticatingInterceptor
 from semel.broker.listeners.grpc.edge import CallTimes
 from semel.broker.listeners.grpc.malformed import HardenedServer
 from semel.broker.listeners.grpc.services import SemelServices
@@ -25,6 +25,7 @@ from semel.broker.start_errors import NodeStartError, StartFailure
 if TYPE_CHECKING:
     from semel.broker.listeners.interception import Interceptor
     from semel.broker.listeners.tls import Certificates
+    from semel.broker.users.tokens import Tokens
     from semel.broker.users.users import Users
 
 _KEEPALIVE_TIMEOUT_MS: Final = 20_000
@@ -56,13 +57,15 @@ class GrpcListener:
         times: CallTimes | None = None,
         certificates: Certificates | None = None,
         users: Users | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
         """`produce` and `fetch` are those of the Kafka listener: all listeners of a node share them.
 
         certificates: where connections are encrypted
-        users:        where they alone are served
+        users, tokens: where clients alone are served that prove who they are
         """
-        self._passwords = None if users is None else PasswordInterceptor(users)
+        asks = users is not None or tokens is not None
+        self._passwords = AuthenticatingInterceptor(users, tokens) if asks else None
         self._certificates = certificates
         self.services = SemelServices(node, produce, fetch, times)
         self.malformed = self.services.malformed

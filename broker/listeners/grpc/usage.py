@@ -20,7 +20,7 @@ from semel.broker.listeners.grpc.edge import Context, client_id_of
 from semel.broker.quotas.client_quotas import UNBOUNDED, ClientUsage, Mutations
 from semel.broker.quotas.request_usage import Measured, RequestUsage
 from semel.broker.services import Services
-from semel.protocol.errors import SemelError
+from semel.protocol.errors import FatalError, SemelError
 
 _Result = TypeVar("_Result")
 Lookup: TypeAlias = Callable[[], ClientUsage | None]
@@ -38,7 +38,13 @@ def look_up(node: Services, context: Context) -> Lookup:
 
 def _found(node: Services, context: Context) -> ClientUsage | None:
     quotas = node.client_quotas
-    return quotas.of(principal_of(context).removeprefix(USER), client_id_of(context)) if quotas.is_on else None
+    if not quotas.is_on:
+        return None
+    try:
+        principal = principal_of(node, context)
+    except FatalError:
+        return None  # who has no name is served nothing
+    return quotas.of(principal.removeprefix(USER), client_id_of(context))
 
 
 def _no_quota() -> None:

@@ -1,7 +1,8 @@
 """A Kafka connection until its client has proven who it is: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152).
 
 Until then it is served these two and ApiVersions, with small requests, and for a bounded time. Afterwards it is served
-everything, and its user stays the same: a client does not authenticate a second time (`session_lifetime_ms` is 0).
+everything, and its user stays the same. With a password a client does not authenticate a second time
+(`session_lifetime_ms` is 0); with a token it does before that ends, on the same connection (KIP-368).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
-from semel.broker.users.exchanges import AuthenticationError
+from semel.broker.users.exchanges import INVALID_TOKEN, AuthenticationError
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.protocol.kafka.api import ApiKey
 
@@ -21,12 +22,13 @@ REQUEST_BYTES_MAX: Final = 64 << 10
 """Of a request before a client has authenticated."""
 _FAILED: Final = "authentication failed: wrong user or password, or the user has none for this mechanism"
 _NAME_SHOWN: Final = 60
+_LIFETIME_VERSION: Final = 1
 
 
 async def handle_sasl_handshake(context: RequestContext, body: memoryview) -> bytes:
     request = await read_request(context, body)
     here = context.authentication
-    if here is None or here.has_begun:
+    if here is None or not here.may_begin:
         context.finish()
         return await write_response(context, error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=())
     if not here.begin(request.mechanism):
@@ -44,24 +46,33 @@ async def handle_sasl_handshake(context: RequestContext, body: memoryview) -> by
 async def handle_sasl_authenticate(context: RequestContext, body: memoryview) -> bytes:
     request = await read_request(context, body)
     here = context.authentication
-    if here is None or not here.has_begun or here.verifier is not None:
+    if here is None or not here.awaits_answer:
         return await _refuse(context, ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate comes after SaslHandshake, once")
     try:
         answer, is_proven = await here.answer(request.auth_bytes)
     except AuthenticationError as error:
+        if here.refusal:  # it was told, and is in the log
+            return await _refuse(context, ErrorCode.SASL_AUTHENTICATION_FAILED, INVALID_TOKEN.decode(), counted=False)
         context.warn("authentication failed: peer=%s user=%r: %s", context.peer, here.user[:_NAME_SHOWN], error.message)
         await asyncio.sleep(FAILED_DELAY_S)
         return await _refuse(context, ErrorCode.SASL_AUTHENTICATION_FAILED, _FAILED)
     except RetriableError as error:
         context.finish()
         return await write_response(context, error_code=error.code, error_message=error.message)
+    if here.refusal:
+        context.warn("authentication failed: peer=%s token: %s", context.peer, here.refusal)
+        context.count_refused()
+        await asyncio.sleep(FAILED_DELAY_S)
     if is_proven:
         context.admit()
+        if here.token is not None and context.api_version >= _LIFETIME_VERSION:
+            return await write_response(context, auth_bytes=answer, session_lifetime=here.token.left_ms())
     return await write_response(context, auth_bytes=answer)
 
 
-async def _refuse(context: RequestContext, code: ErrorCode, message: str) -> bytes:
-    context.count_refused()
+async def _refuse(context: RequestContext, code: ErrorCode, message: str, *, counted: bool = True) -> bytes:
+    if counted:
+        context.count_refused()
     context.finish()
     return await write_response(context, error_code=code, error_message=message)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from semel.broker.acls.principals import USER, principal_of_certificate, principal_of_user
+from semel.broker.acls.principals import USER, principal_of_user
 from semel.broker.acls.rights import ANYBODY, Rights
 from semel.broker.config.kafka_limits import KafkaLimits, parse_connection_overrides
 from semel.broker.handlers.fetch.handler import FetchHandler
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from semel.broker.listeners.tls import Certificates
     from semel.broker.services import Services
     from semel.broker.telemetry.recorders import RequestTimes
+    from semel.broker.users.tokens import Tokens
     from semel.broker.users.users import Users
 
 
@@ -98,19 +99,22 @@ class KafkaListener(FrameListener):
         request_times: Sequence[RequestTimes] | None = None,
         certificates: Certificates | None = None,
         users: Users | None = None,
+        tokens: Tokens | None = None,
     ) -> None:
         """`produce` and `fetch`: the node's handlers, where other listeners share them; own ones otherwise.
 
         `request_times`: by API key, where requests are measured. `certificates`: where connections are encrypted.
-        `users`: where they alone are served.
+        `users`, `tokens`: where clients alone are served that prove who they are.
         """
         limits = limits or KafkaLimits()
         encryption = None if certificates is None else certificates.for_clients
         self.produce = produce or ProduceHandler(node)
         self.fetch = fetch or FetchHandler(node, limits)
         self._users = users
+        self._tokens = tokens
+        self._asks = users is not None or tokens is not None
         apis = (produce_api(self.produce), fetch_api(self.fetch), *ALL_APIS)
-        if users is not None:
+        if self._asks:
             apis = (*apis, *AUTHENTICATION_APIS)
             self.look_s_max = _LOOK_S
         super().__init__(node, host, port, limits, apis, request_times=request_times, encryption=encryption)
@@ -131,39 +135,44 @@ class KafkaListener(FrameListener):
 
     def connected(self, connection: KafkaConnection) -> bool:
         """See `FrameListener.connected`. A program that the node runs in is nobody else."""
-        if self._users is not None and connection.address != IN_PROCESS:
+        if self._asks and connection.address != IN_PROCESS:
             mechanisms = self.node.config.sasl_enabled_mechanisms
-            here = Authentication(self._users, mechanisms, self.loop.time())
+            here = Authentication(self._users, self._tokens, mechanisms, self.loop.time())
             connection.ask_who(here, self._before_authentication, REQUEST_BYTES_MAX)
-        self._give_access(connection)
+        if not (super().connected(connection) and self._give_access(connection)):
+            return False
         if connection.authentication is None:
             self._give_quotas(connection)
-        return super().connected(connection)
+        return True
 
     def admitted(self, connection: KafkaConnection) -> None:
         """See `FrameListener.admitted`. From here on it may do what its user may, as far as his quotas go."""
         self._give_access(connection)
         self._give_quotas(connection)
 
-    def _give_access(self, connection: KafkaConnection) -> None:
+    def _give_access(self, connection: KafkaConnection) -> bool:
+        """Let a connection do what its client may. Returns whether it may stay."""
         if connection.address == IN_PROCESS:
-            return
+            return True
         here = connection.authentication
         if not self.node.authorizer.is_on:
-            user = here.user if here is not None and here.verifier is not None else None
+            user = here.user if here is not None and here.is_proven else None
             connection.all_rights = ANYBODY if user is None else Rights(None, "", (), principal_of_user(user))
-            return
+            return True
         principal = self._principal(connection)
+        if principal is None:
+            return False
         connection.access = self.node.authorizer.access(principal, connection.address)
         if connection.access is None:
             connection.all_rights = Rights(None, "", (), principal)
+        return True
 
-    @staticmethod
-    def _principal(connection: KafkaConnection) -> str:
+    def _principal(self, connection: KafkaConnection) -> str | None:
+        """Return whose a connection is; None where no rule gives the owner of its certificate a name."""
         here = connection.authentication
         if here is None:
-            return principal_of_certificate(connection.certificate())
-        if here.verifier is not None:
+            return self.node.authorizer.owner_of(connection.certificate())
+        if here.is_proven:
             return principal_of_user(here.user)
         return ANONYMOUS  # it is served nothing that asks for a right, until it has proven its user
 
@@ -174,13 +183,13 @@ class KafkaListener(FrameListener):
             connection.quotas = None
             return
         if not connection.quota_user:
-            connection.quota_user = self._principal(connection).removeprefix(USER)
+            connection.quota_user = (self._principal(connection) or ANONYMOUS).removeprefix(USER)
         connection.quotas = quotas
 
     def _quotas_changed(self) -> None:
         for connection in self._connections:
             here = connection.authentication
-            if here is None or here.verifier is not None:
+            if here is None or here.is_proven:
                 self._give_quotas(connection)
 
     def _connection_wait_s(self, address: str) -> float:
@@ -197,7 +206,10 @@ class KafkaListener(FrameListener):
         here = connection.authentication
         if here is None or here.is_current:
             return False
-        if here.verifier is not None:
+        if here.token is not None:
+            connection.abort(f"the token of the user {here.user} has ended, and no other one came")
+            return True
+        if here.is_proven:
             connection.abort(f"the user {here.user} was removed, or has another password now")
             return True
         timeout_ms = self.limits.kafka_request_receive_timeout_ms

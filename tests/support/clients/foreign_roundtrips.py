@@ -21,7 +21,7 @@ VALUES = [str(number).encode() for number in range(100)]
 
 def by_confluent(bootstrap: str, **settings: Any) -> list[bytes]:
     """With a transaction and a group. Settings with underscores for dots."""
-    common = {name.replace("_", "."): value for name, value in settings.items()}
+    common = {name if callable(value) else name.replace("_", "."): value for name, value in settings.items()}
     common |= {"bootstrap.servers": bootstrap, "log_level": 0}
     admin = AdminClient(common, logger=QUIET)
     admin.list_topics(timeout=5)

@@ -415,6 +415,7 @@ def test_the_owner_of_a_certificate_has_the_rights(tmp_path: Path) -> None:
                 await only(node, [])
                 assert await refusals(channel, "GroupService/DescribeGroup", {"group_id": "g"}) == {GROUP}
                 owner = principal_of_certificate(der_of_pem(mine.certificate.read_bytes()))
+                assert owner is not None
                 assert owner.startswith("User:CN=me,OU=")
                 assert await code_at_the_kafka_listener(node, authority, mine) == GROUP_CODE
                 await allow(node, acl("DESCRIBE", "group:g", principal=owner))
@@ -424,6 +425,37 @@ def test_the_owner_of_a_certificate_has_the_rights(tmp_path: Path) -> None:
                 await channel.close()
 
     asyncio.run(main())
+
+
+def test_S7_a_rule_names_the_owner_of_a_certificate_and_who_has_none_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        authority = Authority(tmp_path / "ca")
+        settings = {**SMALL, **PERMITTED, **encrypted(authority.node(), authority)}
+        rules = {"ssl_principal_mapping_rules": r"RULE:^CN=(m\w+),.*$/$1/U"}
+        async with running_node(tmp_path, **settings, **rules) as node:
+            for pair, is_named in ((authority.client("me"), True), (authority.client("you"), False)):
+                await only(node, [("DESCRIBE", "group:g")])  # what anybody without a certificate may
+                await allow(node, acl("DESCRIBE", "group:g", principal="User:ME"))
+                credentials = grpc.ssl_channel_credentials(
+                    authority.ca.read_bytes(), pair.key.read_bytes(), pair.certificate.read_bytes()
+                )
+                channel = grpc.aio.secure_channel(f"localhost:{node.grpc_address.port}", credentials)
+                try:
+                    if is_named:
+                        assert not await refusals(channel, "GroupService/DescribeGroup", {"group_id": "g"})
+                        assert await code_at_the_kafka_listener(node, authority, pair) == 0
+                    else:
+                        refused = await refusals(channel, "GroupService/DescribeGroup", {"group_id": "g"})
+                        assert refused == {ErrorCode.SASL_AUTHENTICATION_FAILED.name}
+                        with pytest.raises((OSError, EOFError)):
+                            await code_at_the_kafka_listener(node, authority, pair)
+                finally:
+                    await channel.close()
+
+    asyncio.run(main())
+    assert sum("subject='CN=you,OU=" in record.getMessage() for record in caplog.records) == 2
 
 
 def test_of_a_transaction_only_topics_are_told_that_the_caller_may_describe(tmp_path: Path) -> None:

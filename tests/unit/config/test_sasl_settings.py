@@ -69,3 +69,60 @@ def test_S6_a_listener_that_asks_for_passwords_serves_not_anybody() -> None:
     assert exposed_listeners(NodeConfig(**half)) == [f"grpc.listen={FAR}:9094"]
     with pytest.raises(ConfigError, match=r"grpc\.listen=tls\+sasl://0\.0\.0\.0:9094"):
         check_exposure(NodeConfig(**half))
+
+
+TOKENS = {
+    "sasl_enabled_mechanisms": ("OAUTHBEARER",),
+    "sasl_oauthbearer_jwks_endpoint_url": "https://issuer.example.com/keys",
+    "sasl_oauthbearer_expected_audience": ("semel",),
+}
+_URL = "sasl_oauthbearer_jwks_endpoint_url"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({_URL: ""}, "OAUTHBEARER needs sasl.oauthbearer.jwks.endpoint.url"),
+        ({_URL: "keys.json"}, "is neither file:///PATH nor https://HOST/PATH"),
+        ({_URL: "file://keys.json"}, "is neither file:///PATH nor https://HOST/PATH"),
+        ({_URL: "https://[x/keys"}, "is neither file:///PATH nor https://HOST/PATH"),
+        ({_URL: "https:///keys"}, "is neither file:///PATH nor https://HOST/PATH"),
+        ({_URL: "http://issuer.example.com/keys"}, "write https://"),
+        ({_URL: "https://me:hunter2@issuer.example.com/keys"}, "has a user or a password in it"),
+        ({"sasl_oauthbearer_expected_audience": ()}, "needs sasl.oauthbearer.expected.audience"),
+        ({"sasl_oauthbearer_allowed_algorithms": ()}, "sasl.oauthbearer.allowed.algorithms is empty"),
+        ({"sasl_oauthbearer_allowed_algorithms": ("HS256",)}, "sasl.oauthbearer.allowed.algorithms"),
+        ({"sasl_oauthbearer_allowed_algorithms": ("none",)}, "sasl.oauthbearer.allowed.algorithms"),
+        ({"sasl_oauthbearer_sub_claim_name": ""}, "sub.claim.name is empty"),
+        ({"sasl_oauthbearer_scope_claim_name": "scp"}, "scope.claim.name has no effect"),
+        ({"sasl_enabled_mechanisms": ("PLAIN",), **USERS}, "has no effect: no listener takes tokens"),
+        ({"kafka_listen": f"{HERE}:0"}, "has no effect: no listener takes tokens"),
+        (USERS, "sasl.users.location = users is not used"),
+        ({"sasl_enabled_mechanisms": ("OAUTHBEARER", "PLAIN")}, "needs users"),
+        ({"kafka_listen": f"sasl://{FAR}:0"}, "clients with sasl.mechanism=OAUTHBEARER would send their tokens"),
+    ],
+)
+def test_S5_S6_settings_of_tokens_that_do_not_fit_together_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_config(NodeConfig(**{"kafka_listen": f"sasl://{HERE}:0", **TOKENS, **settings}))
+    assert said in raised.value.message
+    assert "hunter2" not in raised.value.message
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kafka_listen": f"tls+sasl://{FAR}:0", **TLS},
+        {"grpc_listen": f"sasl://{HERE}:0", _URL: "file:///etc/keys"},
+        {"kafka_listen": f"sasl://{HERE}:0", "sasl_enabled_mechanisms": ("OAUTHBEARER", "SCRAM-SHA-256"), **USERS},
+        {
+            "kafka_listen": f"sasl://{HERE}:0",
+            "sasl_oauthbearer_expected_audience": (),
+            "sasl_oauthbearer_required_scope": "kafka",
+            "sasl_oauthbearer_scope_claim_name": "scp",
+            _URL: "http://127.0.0.1:8080/keys",
+        },
+    ],
+)
+def test_settings_of_tokens_that_fit_together_are_taken(settings: dict[str, Any]) -> None:
+    check_config(NodeConfig(**{**TOKENS, **settings}))

@@ -26,6 +26,8 @@ TIME_ALLOWED = {
     "broker/listeners/encrypted.py": {"time.time": "a certificate is valid by the calendar, as OpenSSL reads it"},
     "broker/listeners/tls.py": {"time.monotonic": "when to look at a file again, on gRPC's threads, too"},
     "broker/users/users.py": {"time.monotonic": "when to look at a file again"},
+    "broker/users/token_keys.py": {"time.monotonic": "when to look at a file again, and to ask again, in a thread"},
+    "broker/users/tokens.py": {"time.time": "a token is valid by the calendar, as its library reads it"},
     "broker/log/producer_snapshot.py": {"time.sleep": "a thread beside the event loop lets go of the interpreter"},
     "broker/log/producers_before.py": {"time.sleep": "a thread beside the event loop lets go of the interpreter"},
     "runtime/clock.py": {"time.time_ns": "the clock", "time.monotonic": "the clock"},

@@ -12,7 +12,7 @@ import semel
 from semel.protocol.errors import FatalError, UsageError
 from semel.sdk.transport.login import Credentials, Login
 from semel.sdk.transport.options import Bootstrap, ClientOptions, parse_bootstrap
-from semel.sdk.transport.security import Security, Tls
+from semel.sdk.transport.security import Security, Tls, security_of_query, taken_from
 
 HERE = "127.0.0.1:9094"
 FAR = "log1.example.com:9094"
@@ -26,6 +26,7 @@ ME = Login("me", "hunter2")
         Login("me", password_location="a b/pässword&=?"),
         Login("mé", "p&=?#:/%+ ,", mechanism="SCRAM-SHA-512"),
         Login("me", "hunter2", mechanism="PLAIN", plain_without_tls=True),
+        Login("", mechanism="OAUTHBEARER", token_url="file:///a%20b/t&"),
     ],
 )
 @pytest.mark.parametrize("tls", [None, Tls(), Tls("ca.pem")])
@@ -203,3 +204,78 @@ def test_a_refused_password_is_tried_again_for_a_while_where_it_was_right_and_is
     by_hand = Credentials(ME)
     by_hand.was_accepted()
     assert not by_hand.may_be_changing(0.0)
+
+
+# --- Tokens -----------------------------------------------------------------------------------------------------------
+
+MINE = Login("", mechanism="OAUTHBEARER", token_url="file:///run/token")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sasl_mechanism": "OAUTHBEARER", "sasl_oauthbearer_token_endpoint_url": "file:///run/token"},
+        {"sasl.mechanisms": "oauthbearer", "sasl.oauthbearer.token.endpoint.url": "file:///run/token"},
+        {
+            "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;",
+            "sasl.oauthbearer.token.endpoint.url": "file:///run/token",
+        },
+    ],
+)
+def test_clients_take_a_token_by_kafkas_options(options: dict[str, str]) -> None:
+    assert taken_from("Admin", dict(options), Security()) == Security(None, MINE)
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("sasl.mechanism=OAUTHBEARER", "needs sasl.oauthbearer.token.endpoint.url=file:///PATH"),
+        (
+            "sasl.mechanism=OAUTHBEARER&sasl.oauthbearer.token.endpoint.url=https://x/token",
+            "needs sasl.oauthbearer.token.endpoint.url=file:///PATH",
+        ),
+        (
+            "sasl.mechanism=OAUTHBEARER&sasl.oauthbearer.token.endpoint.url=file://[",
+            "needs sasl.oauthbearer.token.endpoint.url=file:///PATH",
+        ),
+        ("sasl.oauthbearer.token.endpoint.url=file:///t", "is for sasl.mechanism=OAUTHBEARER"),
+        (
+            "sasl.mechanism=OAUTHBEARER&sasl.username=me&sasl.oauthbearer.token.endpoint.url=file:///t",
+            "the token says who the user is",
+        ),
+    ],
+)
+def test_what_can_t_be_meant_with_a_token_is_refused(query: str, told: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        security_of_query("bootstrap", "sasl://", query)
+    assert told in raised.value.message
+
+
+def test_a_token_s_file_is_read_again_and_kept_while_it_can_t_be(tmp_path: Path) -> None:
+    path = tmp_path / "to ken"
+    path.write_text("a.b.c\n")
+    credentials = Credentials(Login("", mechanism="OAUTHBEARER", token_url=path.as_uri()))
+
+    def header() -> str:
+        return credentials.metadata(HERE, encrypted=False)[0][1]
+
+    assert header() == "Bearer a.b.c"
+    for broken in ("", "a.b.c\nd", "x" * 17_000):
+        path.write_text(broken)
+        assert header() == "Bearer a.b.c"
+        with pytest.raises(UsageError, match="does not hold a token in one line"):
+            Credentials(Login("", mechanism="OAUTHBEARER", token_url=path.as_uri()))
+    path.write_text("d.e.f")
+    assert header() == "Bearer d.e.f"
+    path.unlink()
+    assert header() == "Bearer d.e.f"
+
+
+def test_S5_a_token_is_not_sent_where_it_could_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("a.b.c")
+    credentials = Credentials(Login("", mechanism="OAUTHBEARER", token_url=path.as_uri()))
+    with pytest.raises(FatalError, match="the token would be readable for everybody in the network") as raised:
+        credentials.metadata(FAR, encrypted=False)
+    assert "a.b.c" not in raised.value.message
+    assert credentials.metadata(FAR, encrypted=True)

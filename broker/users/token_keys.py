@@ -1,0 +1,284 @@
+"""The public keys that tokens are signed with (JWKS, RFC 7517): from a file that is read again when it changes, or by
+https, in a thread of its own, again and again.
+
+Who signs changes keys now and then: a token that names a key which is not known yet has keys asked for again, once in
+a while however many such tokens come.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import os
+import ssl
+import stat
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from semel.broker.config.tokens import ALGORITHMS, KEYS_URL, TokenConfig, keys_file
+from semel.protocol.extras import imports_of_extra
+from semel.runtime.setting import ConfigError
+
+if TYPE_CHECKING:
+    from jwt import PyJWK
+
+_log = logging.getLogger("semel.tokens")
+
+KEYS_BYTES_MAX: Final = 1 << 20
+KEYS_MAX: Final = 100
+_RSA_BITS_MIN: Final = 2_048
+_RSA_BITS_MAX: Final = 8_192
+"""A signature by a longer one takes long to check."""
+_ALGORITHMS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
+    ("RSA", ""): tuple(name for name in ALGORITHMS if name[:2] in ("RS", "PS")),
+    ("EC", "P-256"): ("ES256",),
+    ("EC", "P-384"): ("ES384",),
+    ("EC", "P-521"): ("ES512",),
+    ("OKP", "Ed25519"): ("EdDSA",),
+    ("OKP", "Ed448"): ("EdDSA",),
+}
+"""What each kind of key may check: a key is used for nothing else, whatever a token says."""
+_TIMEOUT_S: Final = 10.0
+ASKED_FOR_S: Final = 10.0
+"""How long after keys were asked for no unknown one has them asked for again."""
+_RETRY_S: Final = 5.0
+"""How long a file that could not be used is left alone, though nothing of it has changed."""
+_BLOCK_BYTES: Final = 16 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One public key, and the algorithms that it is for."""
+
+    key: Any
+    algorithms: tuple[str, ...]
+
+
+class KeySet:
+    """The keys of one time. Another one has other tokens."""
+
+    def __init__(self, keys: Mapping[str, Key], nameless: tuple[Key, ...]) -> None:
+        self._keys = keys
+        self._nameless = nameless
+
+    def __len__(self) -> int:
+        return len(self._keys) + len(self._nameless)
+
+    def find(self, name: str | None) -> Key | None:
+        """Return a key by the name that a token has for it; without one, the only key there is."""
+        if name is not None:
+            return self._keys.get(name)
+        every = (*self._keys.values(), *self._nameless)
+        return every[0] if len(every) == 1 else None
+
+
+NO_KEYS: Final = KeySet({}, ())
+
+
+def parse_keys(data: bytes) -> KeySet:
+    """Return the keys of a JWKS that can check signatures. Raises `ValueError`, which says what is wrong with it."""
+    with imports_of_extra("tokens", "sasl.enabled.mechanisms = OAUTHBEARER"):
+        from jwt import PyJWK
+
+    if len(data) > KEYS_BYTES_MAX:
+        raise ValueError(f"it has more than {KEYS_BYTES_MAX} bytes")
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not JSON") from None
+    entries = found.get("keys") if isinstance(found, dict) else None
+    if not isinstance(entries, list):
+        raise ValueError('it has no list "keys"')
+    if len(entries) > KEYS_MAX:
+        raise ValueError(f"it has {len(entries)} keys; at most {KEYS_MAX} are taken")
+    named: dict[str, Key] = {}
+    nameless: list[Key] = []
+    for entry in entries:
+        algorithms = _algorithms_of(entry)
+        if not algorithms:
+            continue
+        try:
+            key = _checked(PyJWK.from_dict({**entry, "alg": algorithms[0]}), entry)
+        except Exception as error:  # what the libraries raise for a wrong key is of many kinds
+            raise ValueError(f"the key {str(entry.get('kid'))[:100]!r} can't be used: {error}") from None
+        name = entry.get("kid")
+        if isinstance(name, str):
+            if name in named:
+                raise ValueError(f"two keys are called {name[:100]!r}")
+            named[name] = Key(key, algorithms)
+        else:
+            nameless.append(Key(key, algorithms))
+    if not named and not nameless:
+        raise ValueError("it has no public key that checks signatures (RSA, or EC of P-256, P-384 or P-521, or OKP)")
+    return KeySet(named, tuple(nameless))
+
+
+def _algorithms_of(entry: object) -> tuple[str, ...]:
+    """Return what a key may check; nothing for keys that are not public, or for something else."""
+    if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
+        return ()
+    kind = entry.get("kty")
+    curve = "" if kind == "RSA" else entry.get("crv")
+    if not isinstance(kind, str) or not isinstance(curve, str):
+        return ()
+    algorithms = _ALGORITHMS.get((kind, curve), ())
+    own = entry.get("alg")
+    return algorithms if own is None else tuple(name for name in algorithms if name == own)
+
+
+def _checked(made: PyJWK, entry: Mapping[str, Any]) -> Any:
+    key: Any = made.key
+    if hasattr(key, "public_key"):  # somebody has published the private one: who has read it may sign
+        raise ValueError("it is a private key; give the public one, and make a new pair")
+    if entry["kty"] == "RSA" and not _RSA_BITS_MIN <= key.key_size <= _RSA_BITS_MAX:
+        raise ValueError(f"it has {key.key_size} bits; {_RSA_BITS_MIN} to {_RSA_BITS_MAX} are taken")
+    return key
+
+
+class TokenKeys:
+    """Of one node. From any thread."""
+
+    def __init__(self, config: TokenConfig) -> None:
+        """Raises `ConfigError` where a file can't be used."""
+        self._url = config.sasl_oauthbearer_jwks_endpoint_url
+        self._path = keys_file(config)
+        self._refresh_s = config.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000
+        self._backoff_s = config.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms / 1000
+        self._backoff_max_s = config.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms / 1000
+        self._lock = threading.Lock()
+        self._keys = NO_KEYS
+        self._signature: tuple[int, ...] = ()
+        self._refused: tuple[int, ...] = ()
+        self._refused_at = 0.0
+        self._told = ""
+        self._woken = threading.Event()
+        self._is_closed = False
+        self._asked_at = 0.0
+        self._asked: Future[None] | None = None
+        if self._path:
+            self._signature = self._signed()
+            self._keys = self._read()
+        else:
+            with imports_of_extra("tokens", "sasl.enabled.mechanisms = OAUTHBEARER"):
+                import jwt  # noqa: F401 (a start without it says so, and not the first token)
+            self._asked = Future()
+            threading.Thread(target=self._refresh, name="semel-token-keys", daemon=True).start()
+
+    def current(self) -> KeySet:
+        """Return the keys as they are now; the same object for as long as they are the same."""
+        if not self._path:
+            return self._keys
+        with self._lock:
+            signature: tuple[int, ...] = ()
+            try:
+                signature = self._signed()
+                if signature == self._signature:
+                    self._refused, self._told = (), ""
+                elif signature != self._refused or time.monotonic() - self._refused_at > _RETRY_S:
+                    self._keys, self._signature = self._read(), signature
+                    _log.info("the keys of tokens were read again: there are %d", len(self._keys))
+            except ConfigError as error:
+                if error.message != self._told:
+                    _log.warning("the keys of tokens stay as they were: %s", error.message)
+                self._refused, self._refused_at, self._told = signature, time.monotonic(), error.message
+            return self._keys
+
+    def asked_for(self) -> Future[None] | None:
+        """Have keys asked for again, for a token whose key is not known. Return what is done when they were.
+
+        None where that would be too soon, or keys are in a file.
+        """
+        if self._path:
+            return None
+        with self._lock:
+            if self._asked is None:
+                if time.monotonic() - self._asked_at < ASKED_FOR_S:
+                    return None
+                self._asked = Future()
+                self._woken.set()
+            return self._asked
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._woken.set()
+
+    def _refresh(self) -> None:
+        """Get keys again and again. In a thread of its own."""
+        failures = 0
+        while not self._is_closed:
+            self._woken.clear()
+            try:
+                keys = parse_keys(fetch(self._url))
+                if failures or not len(self._keys):
+                    _log.info("the keys of tokens were got: there are %d", len(keys))
+                self._keys, failures, wait_s = keys, 0, self._refresh_s
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                if not failures:
+                    _log.warning("the keys of tokens can't be got, and stay as they were: %s: %s", self._url, error)
+                failures += 1
+                wait_s = min(self._backoff_max_s, self._backoff_s * 2.0 ** min(failures - 1, 30))
+            with self._lock:
+                asked, self._asked, self._asked_at = self._asked, None, time.monotonic()
+            if asked is not None and asked.set_running_or_notify_cancel():
+                asked.set_result(None)
+            self._woken.wait(wait_s)
+
+    def _signed(self) -> tuple[int, ...]:
+        try:
+            state = os.stat(self._path)
+        except (OSError, ValueError) as error:
+            raise self._unusable(f"can't be read: {getattr(error, 'strerror', None) or error}") from None
+        if not stat.S_ISREG(state.st_mode):  # to open a pipe would wait for who writes into it
+            raise self._unusable("is no file")
+        return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
+
+    def _read(self) -> KeySet:
+        try:
+            with Path(self._path).open("rb") as file:
+                return parse_keys(file.read(KEYS_BYTES_MAX + 1))
+        except OSError as error:
+            raise self._unusable(f"can't be read: {error.strerror or error}") from None
+        except ValueError as error:
+            raise self._unusable(f"has no keys to use: {error}") from None
+
+    def _unusable(self, why: str) -> ConfigError:
+        return ConfigError(f"{KEYS_URL} = {self._url} {why}")
+
+
+def fetch(url: str) -> bytes:
+    """Return what is at a URL, in a bounded time and up to a bounded size. It follows no redirection.
+
+    Raises `OSError`, `ValueError`, `HTTPException`.
+    """
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    ends = time.monotonic() + _TIMEOUT_S
+    connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        context = ssl.create_default_context()
+        connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S, context=context)
+    else:
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S)
+    try:
+        path = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
+        connection.request("GET", path, headers={"Accept": "application/json"})
+        answer = connection.getresponse()
+        if answer.status != http.client.OK:
+            raise ValueError(f"it answers {answer.status}")
+        data = b""
+        while block := answer.read1(_BLOCK_BYTES):
+            data += block
+            if len(data) > KEYS_BYTES_MAX:
+                raise ValueError(f"it has more than {KEYS_BYTES_MAX} bytes")
+            if time.monotonic() > ends:
+                raise TimeoutError(f"it takes longer than {_TIMEOUT_S:g} s")
+        return data
+    finally:
+        connection.close()
