@@ -486,6 +486,8 @@ class _Parser:
             if self._take("[:"):
                 found |= self._posix_class()
                 continue
+            if self._captures and self._take("&&"):
+                raise self._error("a class has no intersection (&&): write it as one of its own")
             low = self._class_item()
             if len(low) > 1 or self._peek() != "-" or self._text[self._position + 1 :][:1] in ("", "]"):
                 found |= self._cased_set(low)
@@ -495,6 +497,8 @@ class _Parser:
             begin, end = ord(min(low)), ord(min(high))
             if len(high) > 1 or end < begin:
                 raise self._error("a range of characters goes from one to a later one")
+            if self._captures and end > 127:
+                raise self._error("a range of characters has only those of ASCII: name others one by one")
             found |= self._cased_set(frozenset(map(chr, range(begin, min(end, 127) + 1))))
         self._position += 1
         if not negated:

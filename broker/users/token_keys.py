@@ -7,15 +7,18 @@ a while however many such tokens come.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import http.client
 import json
 import logging
 import os
+import socket
 import ssl
 import stat
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,35 +58,47 @@ _BLOCK_BYTES: Final = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One public key, and the algorithms that it is for."""
+    """One public key, and the algorithms that it is for. fingerprint: the same for the same key, read at any time"""
 
     key: Any
     algorithms: tuple[str, ...]
+    fingerprint: bytes = b""
 
 
 class KeySet:
     """The keys of one time. Another one has other tokens."""
 
-    def __init__(self, keys: Mapping[str, Key], nameless: tuple[Key, ...]) -> None:
+    def __init__(self, keys: Sequence[tuple[str | None, Key]] = ()) -> None:
+        """`keys`: with their names; keys for different algorithms may have the same one (RFC 7517, 4.5)."""
         self._keys = keys
-        self._nameless = nameless
+        self._fingerprints = frozenset(key.fingerprint for _, key in keys)
 
     def __len__(self) -> int:
-        return len(self._keys) + len(self._nameless)
+        return len(self._keys)
 
-    def find(self, name: str | None) -> Key | None:
-        """Return a key by the name that a token has for it; without one, the only key there is."""
-        if name is not None:
-            return self._keys.get(name)
-        every = (*self._keys.values(), *self._nameless)
-        return every[0] if len(every) == 1 else None
+    def has(self, key: Key) -> bool:
+        """Return whether a key that was read before is still one of these."""
+        return key.fingerprint in self._fingerprints
+
+    def find(self, name: str | None, algorithm: str) -> Key | None:
+        """Return a key by the name that a token has for it; without one, the only key there is.
+
+        Where several have the name, that for the algorithm.
+        """
+        found = [key for each, key in self._keys if name is None or each == name]
+        if name is None and len(found) > 1:
+            return None
+        return next((key for key in found if algorithm in key.algorithms), found[0] if found else None)
 
 
-NO_KEYS: Final = KeySet({}, ())
+NO_KEYS: Final = KeySet()
 
 
 def parse_keys(data: bytes) -> KeySet:
-    """Return the keys of a JWKS that can check signatures. Raises `ValueError`, which says what is wrong with it."""
+    """Return the keys of a JWKS that can check signatures; those that can't be used are left out, with a warning.
+
+    Raises `ValueError`, which says what is wrong, where none can.
+    """
     with imports_of_extra("tokens", "sasl.enabled.mechanisms = OAUTHBEARER"):
         from jwt import PyJWK
 
@@ -98,31 +113,39 @@ def parse_keys(data: bytes) -> KeySet:
         raise ValueError('it has no list "keys"')
     if len(entries) > KEYS_MAX:
         raise ValueError(f"it has {len(entries)} keys; at most {KEYS_MAX} are taken")
-    named: dict[str, Key] = {}
-    nameless: list[Key] = []
+    keys: list[tuple[str | None, Key]] = []
+    wrong = ""
     for entry in entries:
         algorithms = _algorithms_of(entry)
         if not algorithms:
             continue
+        name = entry.get("kid")
         try:
             key = _checked(PyJWK.from_dict({**entry, "alg": algorithms[0]}), entry)
+            if isinstance(name, str) and any(
+                each == name and set(algorithms) & set(one.algorithms) for each, one in keys
+            ):
+                raise ValueError("another one for the same has this name")
         except Exception as error:  # what the libraries raise for a wrong key is of many kinds
-            raise ValueError(f"the key {str(entry.get('kid'))[:100]!r} can't be used: {error}") from None
-        name = entry.get("kid")
-        if isinstance(name, str):
-            if name in named:
-                raise ValueError(f"two keys are called {name[:100]!r}")
-            named[name] = Key(key, algorithms)
-        else:
-            nameless.append(Key(key, algorithms))
-    if not named and not nameless:
-        raise ValueError("it has no public key that checks signatures (RSA, or EC of P-256, P-384 or P-521, or OKP)")
-    return KeySet(named, tuple(nameless))
+            wrong = f"the key {str(name)[:100]!r} can't be used: {error}"
+            _log.warning("of the keys of tokens one is left out: %s", wrong)
+            continue
+        keys.append((name if isinstance(name, str) else None, Key(key, algorithms, _fingerprint(key))))
+    if not keys:
+        none = "it has no public key that checks signatures (RSA, or EC of P-256, P-384 or P-521, or OKP)"
+        raise ValueError(wrong or none)
+    return KeySet(keys)
+
+
+def _fingerprint(key: Any) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
 
 
 def _algorithms_of(entry: object) -> tuple[str, ...]:
     """Return what a key may check; nothing for keys that are not public, or for something else."""
-    if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
+    if not isinstance(entry, dict) or entry.get("use") not in (None, "sig"):
         return ()
     kind = entry.get("kty")
     curve = "" if kind == "RSA" else entry.get("crv")
@@ -211,14 +234,15 @@ class TokenKeys:
 
     def _refresh(self) -> None:
         """Get keys again and again. In a thread of its own."""
-        failures = 0
+        failures, known = 0, b""
         while not self._is_closed:
             self._woken.clear()
             try:
-                keys = parse_keys(fetch(self._url))
-                if failures or not len(self._keys):
-                    _log.info("the keys of tokens were got: there are %d", len(keys))
-                self._keys, failures, wait_s = keys, 0, self._refresh_s
+                data = fetch(self._url)
+                if data != known:  # with the same keys, what is known of tokens stays
+                    self._keys, known = parse_keys(data), data
+                    _log.info("the keys of tokens were got: there are %d", len(self._keys))
+                failures, wait_s = 0, self._refresh_s
             except (OSError, ValueError, http.client.HTTPException) as error:
                 if not failures:
                     _log.warning("the keys of tokens can't be got, and stay as they were: %s: %s", self._url, error)
@@ -261,11 +285,21 @@ def fetch(url: str) -> bytes:
     assert parts.hostname is not None
     ends = time.monotonic() + _TIMEOUT_S
     connection: http.client.HTTPConnection
+
+    def give_up() -> None:
+        # Each wait is bounded, but there may be any number of them: in a header that drips in, for one.
+        if connection.sock is not None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+
+    too_late = threading.Timer(_TIMEOUT_S, give_up)
+    too_late.daemon = True
     if parts.scheme == "https":
         context = ssl.create_default_context()
         connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S, context=context)
     else:
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S)
+    too_late.start()
     try:
         path = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
         connection.request("GET", path, headers={"Accept": "application/json"})
@@ -277,8 +311,9 @@ def fetch(url: str) -> bytes:
             data += block
             if len(data) > KEYS_BYTES_MAX:
                 raise ValueError(f"it has more than {KEYS_BYTES_MAX} bytes")
-            if time.monotonic() > ends:
-                raise TimeoutError(f"it takes longer than {_TIMEOUT_S:g} s")
+        if time.monotonic() > ends:
+            raise TimeoutError(f"it takes longer than {_TIMEOUT_S:g} s")
         return data
     finally:
+        too_late.cancel()
         connection.close()

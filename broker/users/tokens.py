@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 TOKEN_BYTES_MAX: Final = 16 << 10
 SUBJECT_BYTES_MAX: Final = 255
 _FORM: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
-_UNSEEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _CHECKS_MAX: Final = 100
 """Tokens that wait to be checked, each up to a millisecond of one thread."""
 _REMEMBERED_MAX: Final = 10_000
 """Right tokens that are known without another check."""
 _KEYS_WAIT_S: Final = 5.0
 """How long a client waits for a key that is not known yet."""
+_LEFT_S_MAX: Final = 1 << 31
 _SHOWN: Final = 100
 
 
@@ -47,20 +47,23 @@ class Token:
 
     expires_at: as it says itself
     ends_at:    when it is not taken any more, since clocks may be apart
+    key:        what it was signed by; keys: where that has to be for as long as it is used
     """
 
     subject: str
     expires_at: float
     ends_at: float
+    key: Key
+    keys: TokenKeys
 
     @property
     def is_current(self) -> bool:
-        """Whether it may still be used."""
-        return time.time() < self.ends_at
+        """Whether it may still be used: it is not over, and its key was not taken back."""
+        return time.time() < self.ends_at and self.keys.current().has(self.key)
 
     def left_ms(self) -> int:
-        """Return when its client has to have another one, from now on."""
-        return max(0, int((self.expires_at - time.time()) * 1000))
+        """Return when its client has to have another one, from now on; at least 1, for 0 means never."""
+        return max(1, int(min(self.expires_at - time.time(), _LEFT_S_MAX) * 1000))
 
 
 class Tokens:
@@ -156,7 +159,7 @@ class Tokens:
                     "verify_sub": False,  # the user may be named by another claim
                 },
             )
-            return self._token(claims)
+            return self._token(claims, key)
         except jwt.PyJWTError as error:
             raise TokenError(f"{type(error).__name__}: {str(error)[:_SHOWN]}") from None
         except (ValueError, TypeError, OverflowError, RecursionError, KeyError, AttributeError):
@@ -168,18 +171,18 @@ class Tokens:
             raise TokenError(f"it is signed by {str(algorithm)[:_SHOWN]!r}, which is not allowed")
         if header.get("crit") or (name is not None and not isinstance(name, str)):
             raise TokenError("its header asks for what is not known here")
-        key = keys.find(name)
+        key = keys.find(name, algorithm)
         if key is None:
             raise _UnknownKeyError(f"there is no key {str(name)[:_SHOWN]!r}")
         if algorithm not in key.algorithms:
             raise TokenError(f"the key {str(name)[:_SHOWN]!r} is not for {algorithm}")
         return key
 
-    def _token(self, claims: dict[str, Any]) -> Token:
+    def _token(self, claims: dict[str, Any], key: Key) -> Token:
         subject, ends_at = claims.get(self._subject_claim), claims["exp"]
         if not isinstance(subject, str) or not 0 < len(subject.encode("utf-8", "replace")) <= SUBJECT_BYTES_MAX:
             raise TokenError(f"its claim {self._subject_claim} names no user")
-        if _UNSEEN.search(subject):
+        if not subject.isprintable() or subject != subject.strip():
             raise TokenError(f"its claim {self._subject_claim} has characters that nobody sees")
         if isinstance(ends_at, bool) or not isinstance(ends_at, int | float) or not math.isfinite(ends_at):
             raise TokenError("its claim exp is no time")
@@ -188,7 +191,7 @@ class Tokens:
             scopes = scopes.split() if isinstance(scopes, str) else scopes
             if not isinstance(scopes, list) or self._scope not in scopes:
                 raise TokenError(f"it has not the scope {self._scope}")
-        return Token(subject, float(ends_at), float(ends_at) + self._skew_s)
+        return Token(subject, float(ends_at), float(ends_at) + self._skew_s, key, self._keys)
 
 
 def tokens_of(config: NodeConfig) -> Tokens | None:

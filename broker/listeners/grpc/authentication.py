@@ -77,7 +77,7 @@ class AuthenticatingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
         try:
             token = self._tokens.known(text) or await self._tokens.check(text)
         except TokenError as error:
-            return self._refusing("", _INVALID_TOKEN, str(error))
+            return self._refusing("", _INVALID_TOKEN, ascii(str(error)))
         set_user(token.subject)
         if handler.stream_stream is None:
             return handler

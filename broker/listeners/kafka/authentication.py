@@ -60,7 +60,7 @@ async def handle_sasl_authenticate(context: RequestContext, body: memoryview) ->
         context.finish()
         return await write_response(context, error_code=error.code, error_message=error.message)
     if here.refusal:
-        context.warn("authentication failed: peer=%s token: %s", context.peer, here.refusal)
+        context.warn("authentication failed: peer=%s token: %s", context.peer, ascii(here.refusal))
         context.count_refused()
         await asyncio.sleep(FAILED_DELAY_S)
     if is_proven:

@@ -73,6 +73,9 @@ def test_a_subject_gets_the_name_that_kafka_gives_it(rules: str, subject: str, n
         "RULE:CN=(a/$1/",
         r"RULE:CN=(a)\1/$1/",
         "RULE:CN=a/$1/",
+        "RULE:CN=([À-ÿ]+)/$1/",
+        "RULE:CN=([^À-ÿ]+)/staff/",
+        "RULE:CN=([a-z&&[^b]]+)/$1/",
     ],
 )
 def test_S5_a_wrong_rule_is_named(rule: str) -> None:

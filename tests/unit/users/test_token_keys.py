@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import http.server
 import json
+import socket
 import ssl
 import threading
 import time
@@ -176,6 +179,36 @@ def test_S2_what_is_no_answer_is_given_up(
     endpoint.answer = answer
     with pytest.raises(ValueError, match=said):
         fetch(endpoint.url)
+
+
+def test_S2_an_answer_that_drips_in_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte of a header comes in time, and the whole never does."""
+    monkeypatch.setattr(token_keys, "_TIMEOUT_S", 0.5)
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def drip() -> None:
+        accepted, _ = listening.accept()
+        with accepted, contextlib.suppress(OSError):
+            accepted.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+            while True:
+                accepted.sendall(b"x")
+                time.sleep(0.05)
+
+    threading.Thread(target=drip, daemon=True).start()
+    with listening, pytest.raises((OSError, http.client.HTTPException)):
+        fetch(f"http://127.0.0.1:{listening.getsockname()[1]}/keys")
+
+
+def test_S2_the_same_keys_again_leave_what_is_known_of_tokens(issuer: Issuer, endpoint: Endpoint) -> None:
+    tokens = Tokens(config(issuer, endpoint, **{REFRESH: 1_000}))
+    try:
+        text = issuer.token()
+        asyncio.run(tokens.check(text))
+        asked = endpoint.asked
+        until(lambda: endpoint.asked > asked + 1)
+        assert tokens.known(text) is not None
+    finally:
+        tokens.close()
 
 
 def test_S6_keys_come_from_who_has_the_certificate(
