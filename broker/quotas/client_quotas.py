@@ -230,6 +230,20 @@ class ClientUsage:
         rate.record(size, now)
         return self._limited(rate.wait_s(bound.value, now))
 
+    def produce_wait_s(self) -> float:
+        """Return for how many seconds nothing is read of the client, for what it has produced so far."""
+        return self._wait_s(QuotaType.PRODUCE)
+
+    def request_wait_s(self) -> float:
+        """Return for how many seconds nothing is begun for the client, for the time that its requests took so far."""
+        return min(self._wait_s(QuotaType.REQUEST), self._quotas.windows.seconds)
+
+    def _wait_s(self, kind: QuotaType) -> float:
+        bound = self._bounds.get(kind)
+        if bound is None:
+            return 0.0
+        return max(self._limited(self._quotas.rate(kind, bound.who).wait_s(bound.value, self._quotas.time())), 0.0)
+
     def fetched(self, size: int) -> float:
         """Count bytes of records that are to be sent. Returns 0, or for how many seconds they are not sent."""
         bound = self._bounds.get(QuotaType.FETCH)

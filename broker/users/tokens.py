@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.broker.config.sasl import takes_tokens
-from semel.broker.users.token_keys import NO_KEYS, Key, KeySet, TokenKeys
+from semel.broker.users.token_keys import Key, KeySet, TokenKeys
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.runtime.threads import Threads
 
@@ -82,13 +82,12 @@ class Tokens:
         self._secret = os.urandom(32)
         """Keeps tokens out of `_right`."""
         self._right: OrderedDict[bytes, Token] = OrderedDict()
-        self._right_by = NO_KEYS
         self._checks = 0
         self._threads = Threads(1, "semel-tokens")
 
     def known(self, text: str) -> Token | None:
         """Return a token that was right before, and is still; None where it has to be checked."""
-        token = self._remembered().get(self._digest(text))
+        token = self._right.get(self._digest(text))
         return token if token is not None and token.is_current else None
 
     async def check(self, text: str) -> Token:
@@ -123,18 +122,10 @@ class Tokens:
             token = await asyncio.get_running_loop().run_in_executor(self._threads, self._read, text, keys)
         finally:
             self._checks -= 1
-        if keys is self._keys.current():
-            right = self._remembered()
-            right[self._digest(text)] = token
-            if len(right) > _REMEMBERED_MAX:
-                right.popitem(last=False)
+        self._right[self._digest(text)] = token
+        if len(self._right) > _REMEMBERED_MAX:
+            self._right.popitem(last=False)
         return token
-
-    def _remembered(self) -> OrderedDict[bytes, Token]:
-        keys = self._keys.current()
-        if keys is not self._right_by:
-            self._right, self._right_by = OrderedDict(), keys
-        return self._right
 
     def _digest(self, text: str) -> bytes:
         return hmac.digest(self._secret, text.encode("utf-8", "surrogatepass"), "sha256")

@@ -42,6 +42,9 @@ DEFAULT_PARTITION_BYTES: Final = 1 << 20
 DEFAULT_MAX_WAIT_MS: Final = 500
 DEFAULT_TIMEOUT_MS: Final = 30_000
 
+_MUTED_S_MAX: Final = 5.0
+"""How often a stream whose client has used up a quota looks whether that still holds: others may be set meanwhile."""
+
 _FETCH_BY_NAME_VERSION: Final = 12
 
 
@@ -81,6 +84,9 @@ class DataService:
         try:
             while True:
                 waits: set[asyncio.Future[object]] = set()
+                if turn.muted is None and (client := look_up_client()) is not None:
+                    # What it produced over other streams counts, too.
+                    turn.mute(client.produce_wait_s())
                 may_read = (
                     reading is not None
                     and len(unanswered) < UNANSWERED_MAX
@@ -117,6 +123,9 @@ class DataService:
             stopping.cancel()
             if reading is not None:
                 reading.cancel()
+            for _, usage in unanswered:
+                if usage is not None:
+                    usage.produced()
             if turn.on_close is not None:
                 turn.on_close()
             turn.end()
@@ -185,6 +194,10 @@ class DataService:
             self._streams.discard(stream)
 
 
+def _size_of(response: FetchResponse) -> int:
+    return sum([len(found.records) for found in response.partitions if found.records is not None])
+
+
 class _StreamTurn:
     """Whose turn it is on one Produce stream: while `held` is there, nothing more of it is appended.
 
@@ -206,6 +219,9 @@ class _StreamTurn:
             held.set_result(None)
 
     def mute(self, seconds: float) -> None:
+        if seconds <= 0:
+            return
+        seconds = min(seconds, _MUTED_S_MAX)
         loop = asyncio.get_running_loop()
         if self.muted is None:
             self.muted = loop.create_future()
@@ -238,7 +254,8 @@ class _FetchStream:
         self._budget = budget
         self._host = host
         self._reserved_bytes = 0
-        self._wanted_bytes = RESPONSE_BYTES_MAX
+        self._wanted_bytes = self._asked_bytes = RESPONSE_BYTES_MAX
+        self._usage: RequestUsage | None = None
         self._partitions: dict[TopicPartition, FetchPartition] = {}
         self._isolation = IsolationLevel.READ_UNCOMMITTED
         self._max_wait_ms = DEFAULT_MAX_WAIT_MS
@@ -256,7 +273,7 @@ class _FetchStream:
         """Send nothing for some time."""
         if self._unmute is not None:
             self._unmute.cancel()
-        self._unmute = asyncio.get_running_loop().call_later(seconds, self._go_on)
+        self._unmute = asyncio.get_running_loop().call_later(min(seconds, _MUTED_S_MAX), self._go_on)
 
     def _go_on(self) -> None:
         self._unmute = None
@@ -317,7 +334,8 @@ class _FetchStream:
 
     async def next_response(self) -> data_pb2.FetchResponse | None:
         """Return what can be read, waiting for it for a while; None where nothing came or the client asks again."""
-        wanted, self._wanted_bytes = self._wanted_bytes, RESPONSE_BYTES_MAX
+        self._asked_bytes = wanted = self._wanted_bytes
+        self._wanted_bytes = RESPONSE_BYTES_MAX
         if not await self.take(wanted) or not self.can_send:
             return None
         partitions = self._partitions
@@ -330,7 +348,7 @@ class _FetchStream:
         )
         self._woken = asyncio.get_running_loop().create_future()
         client = self._look_up_client()
-        usage = None if client is None else RequestUsage(client, self, 0)
+        usage = self._usage = None if client is None else RequestUsage(client, self, 0)
         if usage is not None:
             usage.begin()
         begun = self._handler.begin(
@@ -355,6 +373,8 @@ class _FetchStream:
         """Take what has come after a wait. Without bytes reserved for it, it is read again once there are."""
         if not self._reserved_bytes:
             self._reserved_bytes = self._budget.try_reserve(self._host, RESPONSE_BYTES_MAX)
+        if not self._reserved_bytes:
+            self._uncount(response)
         self._answered(response if self._reserved_bytes else None)
 
     async def take(self, size: int = RESPONSE_BYTES_MAX) -> bool:
@@ -372,14 +392,18 @@ class _FetchStream:
         self, response: FetchResponse, partitions: dict[TopicPartition, FetchPartition]
     ) -> data_pb2.FetchResponse | None:
         """Return the message of an answer; None for nothing, or where the client has asked for other partitions."""
-        size = sum([len(found.records) for found in response.partitions if found.records is not None])
+        size = _size_of(response)
+        if not size and response.throttle_time_ms:
+            self._wanted_bytes = self._asked_bytes  # it was withheld, and is read again later
         if size > self._reserved_bytes and self._reserved_bytes < FETCH_STREAMS_BYTES_MAX:
             self._wanted_bytes = size  # a batch larger than a response
+            self._uncount(response)
             return None
         message, spent = data_pb2.FetchResponse(), 0
         async for found in in_turns(response.partitions):
             if self._partitions is not partitions:
                 self._credit_bytes += spent
+                self._uncount(response)
                 return None
             credit = self._credit_bytes
             item = self._item(found)
@@ -387,6 +411,11 @@ class _FetchStream:
             if item is not None:
                 message.items.append(item)
         return message if message.items else None
+
+    def _uncount(self, response: FetchResponse) -> None:
+        """Take back what was counted for the client's quota: it is not sent."""
+        if self._usage is not None:
+            self._usage.client.unfetched(_size_of(response))
 
     def _item(self, found: FetchPartitionResponse) -> data_pb2.FetchResponse.Item | None:
         """Return what to send of a partition, and move on behind it. One with an error is not read again on its own."""

@@ -1,8 +1,9 @@
 """What calls take of their clients' quotas.
 
-A call that took too much of request_percentage is answered later, by no more than a window (quota.window.size.seconds):
-who waits for answers is slowed down, and who does not gets no further either. On a stream the answer comes at once,
-and nothing more is read of it, or sent, for the time that its quota asks for.
+A call that took too much of request_percentage is answered later, by no more than a window (quota.window.size.seconds).
+While its client is beyond the quota, a call is not begun for as long: who does not wait for answers gets no further
+either, and what is cancelled midway counts. On a stream the answer comes at once, and nothing more is read of it, or
+sent, for the time that its quota asks for.
 """
 
 from __future__ import annotations
@@ -72,6 +73,13 @@ async def counted_call(node: Services, coroutine: Coroutine[Any, Any, _Result], 
     client = look_up(node, context)()
     if client is None:
         return await coroutine
+    wait_s = client.request_wait_s()
+    if wait_s > 0:
+        try:
+            await asyncio.sleep(wait_s)
+        except BaseException:
+            coroutine.close()
+            raise
     held = _Held()
     usage = RequestUsage(client, held, 0)
     _CALL.set(usage)
@@ -81,7 +89,8 @@ async def counted_call(node: Services, coroutine: Coroutine[Any, Any, _Result], 
         usage.answered()
         await asyncio.sleep(held.seconds)
         raise
-    usage.answered()
+    finally:
+        usage.answered()  # also what was cancelled
     if held.seconds:
         await asyncio.sleep(held.seconds)
     return result

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import select
 import socket
 import sys
 import termios
@@ -66,6 +67,7 @@ _NO_BLOCK: Final = bytearray()
 _NO_COUNT: Final = bytes(4)
 _HTTP_2: Final = int.from_bytes(b"PRI ", "big")
 """How a client of gRPC begins, where a request's size is expected."""
+_HUNG_UP: Final = getattr(select, "POLLRDHUP", select.POLLHUP)
 _DISCARDED: Final = memoryview(bytearray(4 << 10))
 """Where bytes go that nobody will look at."""
 
@@ -608,9 +610,33 @@ class KafkaConnection:
     def _unmute(self) -> None:
         self._unmute_timer = None
         self._muted = False
+        self._muted_until = 0.0
+        if self._closed:
+            return
+        if self.has_hung_up():
+            self._abort()
+            return
         self.last_used = self._time()
-        if not self._closed:
-            self._schedule_flush()
+        self._schedule_flush()
+
+    def unmute(self) -> None:
+        """Read again: there are other quotas."""
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
+            self._unmute()
+
+    @property
+    def muted(self) -> bool:
+        """Whether nothing is read, because the client has used up a quota."""
+        return self._muted
+
+    def has_hung_up(self) -> bool:
+        """Whether the peer is gone, which is not noticed where nothing is read."""
+        if self._descriptor < 0:
+            return False
+        state = select.poll()
+        state.register(self._descriptor, _HUNG_UP)
+        return bool(state.poll(0))
 
     def answered(self, exclusive: bool) -> None:
         """An answer came for a request that had to wait."""

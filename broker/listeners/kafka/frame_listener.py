@@ -233,7 +233,9 @@ class FrameListener(ABC):
                 )
             elif self._has_to_leave(connection, now):
                 pass
-            elif connection.quiet and now - connection.last_used >= idle_s:
+            elif connection.muted and connection.has_hung_up():
+                connection.cut_off()
+            elif (connection.quiet or connection.muted) and now - connection.last_used >= idle_s:
                 counters.idle_connections_closed += 1
                 connection.expire()
         self.node.client_quotas.forget_idle()

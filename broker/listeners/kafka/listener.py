@@ -191,6 +191,7 @@ class KafkaListener(FrameListener):
             here = connection.authentication
             if here is None or here.is_proven:
                 self._give_quotas(connection)
+            connection.unmute()
 
     def _connection_wait_s(self, address: str) -> float:
         return self.node.client_quotas.connection_wait_s(address)

@@ -136,3 +136,54 @@ def test_the_time_of_calls_counts(tmp_path: Path) -> None:
             assert node.client_quotas.throttled[QuotaType.REQUEST] == 1, "of another client"
 
     run_with_node(tmp_path, test)
+
+
+def test_another_stream_of_the_same_client_waits_too(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await quota(node, producer_byte_rate=1)
+        async with channel_to(node) as channel:
+            data: data_pb2_grpc.DataServiceAsyncStub = data_pb2_grpc.DataServiceStub(channel)
+            first = data.Produce(metadata=ME)
+            await first.write(to_produce(5_000))
+            await first.read()
+            first.cancel()
+            second = data.Produce(metadata=ME)
+            await second.write(to_produce(10))
+            await others_are_served(data)
+            assert end_of(node) == 1
+            second.cancel()
+
+    run_with_node(tmp_path, test, topics={"t": 1})
+
+
+def test_a_batch_larger_than_a_response_is_read_though_it_is_larger_than_the_quota(tmp_path: Path) -> None:
+    async def asks() -> AsyncIterator[data_pb2.FetchRequest]:
+        item = data_pb2.FetchRequest.Item(topic="t", partition=0, offset=0, max_bytes=1_000)
+        yield data_pb2.FetchRequest(items=[item], credit_bytes=1 << 24, max_wait_ms=10)
+        await asyncio.Event().wait()
+
+    async def test(node: Node) -> None:
+        async with channel_to(node) as channel:
+            data: data_pb2_grpc.DataServiceAsyncStub = data_pb2_grpc.DataServiceStub(channel)
+            async for answer in data.Produce(iter([to_produce((1 << 20) - 67)])):
+                assert answer.items[0].error.code == 0
+            await quota(node, consumer_byte_rate=100_000)
+            stream = data.Fetch(asks(), metadata=ME)
+            found = await stream.read()
+            assert len(found.items[0].record_batches) > 1 << 20
+            stream.cancel()
+
+    run_with_node(tmp_path, test, topics={"t": 1})
+
+
+def test_a_call_that_is_cancelled_counts(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        await quota(node, request_percentage=0.001)
+        async with channel_to(node) as channel:
+            topics: topics_pb2_grpc.TopicServiceAsyncStub = topics_pb2_grpc.TopicServiceStub(channel)
+            while not node.client_quotas.throttled[QuotaType.REQUEST]:
+                call = topics.CreateTopics(topics_pb2.CreateTopicsRequest(), metadata=ME)
+                await asyncio.sleep(0.001)
+                call.cancel()
+
+    run_with_node(tmp_path, test, topics={"t": 1})

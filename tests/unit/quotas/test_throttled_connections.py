@@ -194,3 +194,46 @@ def test_connections_beyond_an_addresss_quota_are_closed_unserved(tmp_path: Path
         await again.receive()
 
     run_with_listener(test, str(tmp_path))
+
+
+def test_E1_what_came_from_a_client_that_is_gone_is_not_appended_once_it_may(tmp_path: Path) -> None:
+    """It has sent the same over another connection meanwhile: without a sequence that would be a second time."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t")
+        for ends in ("the wait", "a look"):
+            before = partition.log_end_offset
+            quota(node, producer_byte_rate=1)
+            client = await KafkaClient.connect(listener.port)
+            for size in (5_000, 10):
+                client.send(of(size), 9)
+            await until(lambda before=before: partition.log_end_offset > before)  # type: ignore[misc]
+            (connection,) = listener._connections
+            await until(lambda connection=connection: connection.muted)  # type: ignore[misc]
+            await client.close()
+            await until(connection.has_hung_up)
+            if ends == "a look":
+                listener._watch()
+            else:
+                quota(node)
+            await until(lambda: not listener._connections)
+            assert partition.log_end_offset == before + 1
+
+    run_with_listener(test, str(tmp_path))
+
+
+def test_another_quota_ends_the_wait_for_the_one_before(tmp_path: Path) -> None:
+    """An operator who meant 10 MB a second and set 10 bytes can put that right."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t")
+        quota(node, producer_byte_rate=1)
+        client = await KafkaClient.connect(listener.port)
+        assert (await client.produce(of(5_000))).throttle_time_ms > 0
+        client.send(of(10), 9)
+        await others_are_served(listener)
+        assert partition.log_end_offset == 1
+        quota(node, producer_byte_rate=1_000_000)
+        await until(lambda: partition.log_end_offset == 2)
+
+    run_with_listener(test, str(tmp_path))
