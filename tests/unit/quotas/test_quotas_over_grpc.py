@@ -171,6 +171,7 @@ def test_a_batch_larger_than_a_response_is_read_though_it_is_larger_than_the_quo
             stream = data.Fetch(asks(), metadata=ME)
             found = await stream.read()
             assert len(found.items[0].record_batches) > 1 << 20
+            assert node.client_quotas.throttled[QuotaType.FETCH] == 0, "what was not sent does not count"
             stream.cancel()
 
     run_with_node(tmp_path, test, topics={"t": 1})
