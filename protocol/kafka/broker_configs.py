@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from semel.protocol.errors import ErrorCode, error_for
 from semel.protocol.kafka.wire import Buffer, Part, WireReader, WireWriter
 
 DESCRIBE_CLUSTER_VERSION: Final = 0
@@ -29,10 +30,13 @@ def describe_cluster_request() -> list[Part]:
 
 
 def read_broker_ids(body: Buffer) -> list[int]:
-    """Return the brokers' ids of a DescribeCluster answer. Raises `WireFormatError`."""
+    """Return the brokers' ids of a DescribeCluster answer.
+
+    Raises `WireFormatError`, and `FatalError` CLUSTER_AUTHORIZATION_FAILED.
+    """
     reader = WireReader(body)
     reader.read_int32()  # throttle time
-    reader.read_int16()  # error: then there are no brokers
+    _check_may(reader.read_int16())  # with another error there are no brokers
     reader.read_nullable_string(True)
     reader.read_string(True)  # cluster id
     reader.read_int32()  # controller
@@ -66,12 +70,15 @@ def describe_configs_request(broker_id: int, names: Sequence[str]) -> list[Part]
 
 
 def read_configs(body: Buffer) -> dict[str, str]:
-    """Return the settings of a DescribeConfigs answer that have a value. Raises `WireFormatError`."""
+    """Return the settings of a DescribeConfigs answer that have a value.
+
+    Raises `WireFormatError`, and `FatalError` CLUSTER_AUTHORIZATION_FAILED.
+    """
     reader = WireReader(body)
     reader.read_int32()  # throttle time
     found: dict[str, str] = {}
     for _ in range(reader.read_count(True, _RESULT_BYTES_MIN)):
-        reader.read_int16()  # error: then there are no settings
+        _check_may(reader.read_int16())  # with another error there are no settings
         reader.read_nullable_string(True)
         reader.read_int8()  # kind of resource
         reader.read_string(True)
@@ -83,6 +90,11 @@ def read_configs(body: Buffer) -> dict[str, str]:
     reader.skip_tagged_fields()
     reader.expect_end()
     return found
+
+
+def _check_may(code: int) -> None:
+    if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        raise error_for(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "this user may not be told of the cluster")
 
 
 def _read_config(reader: WireReader) -> tuple[str, str | None]:

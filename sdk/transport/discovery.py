@@ -61,8 +61,15 @@ async def find_grpc_address(
         raise trouble_at(target, Trouble.HANGS_UP_ON_TLS) from None
     try:
         found = await _ask(connection, host, lambda: max(1.0, (deadline - now()) * 1000))
-    except FatalError:  # it has no such request
-        raise trouble_at(target, Trouble.FOREIGN) from None
+    except FatalError as error:
+        if error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise FatalError(
+                f"the user may not be told where the node at {target} serves gRPC, if it is one of Semel: give the "
+                "address of its gRPC listener (port 9094 by default), or allow the user to describe the cluster and "
+                "its settings (`semel acl add --cluster --operation describe,describe-configs`)",
+                error.code,
+            ) from None
+        raise trouble_at(target, Trouble.FOREIGN) from None  # it has no such request
     except SemelError as error:
         raise trouble_at(target, Trouble.KAFKA, error.message) from None
     finally:

@@ -68,6 +68,17 @@ def test_a_super_user_allows_and_a_producer_and_a_consumer_work(node: LiveNode) 
     admin.close()
 
 
+def test_a_user_who_may_not_describe_the_cluster_is_told_so_at_the_kafka_port(node: LiveNode) -> None:
+    """It said that the node was a Kafka broker and no node of Semel."""
+    grpc, kafka = str(node.node.grpc_address), str(node.node.kafka_address)
+    with (
+        pytest.raises(FatalError, match="gRPC listener") as denied,
+        semel.Admin(address_for(node, ALICE).replace(grpc, kafka)) as admin,
+    ):
+        admin.topics()
+    assert denied.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
 def test_acls_are_listed_and_removed(node: LiveNode) -> None:
     assert "no ACLs" in run(node, "list")
     run(
