@@ -23,9 +23,7 @@ from semel.cli.common import (
 )
 from semel.protocol.errors import ErrorCode, FatalError, UsageError
 
-app = command_app(
-    "Add, change, remove and list users with a password: in the cluster's metadata, or with --file in a file."
-)
+app = command_app("Add, change, remove and list the users that a node serves, in the cluster or in a file.")
 
 UserName = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.", show_default=False)]
 UsersFile = Annotated[

@@ -51,7 +51,7 @@ def test_options_are_completed_with_what_they_do() -> None:
         (("consume", "--isolation", ""), ["read_committed", "read_uncommitted"]),
         (("consume", "--isolation=read_u"), ["--isolation=read_uncommitted"]),
         (("consume", "--format", ""), ["value", "keyed", "json"]),
-        (("doctor", "--section", "p"), ["partitions"]),
+        (("doctor", "--section", "p"), ["partitions", "permissions"]),
         (("serve", "--log-format", ""), ["text", "json"]),
         (("completion", ""), ["bash", "zsh", "fish"]),
         (("consume", "or"), ["orders"]),
