@@ -75,7 +75,7 @@ class QuotaEntity:
         return self
 
     def __str__(self) -> str:
-        return ", ".join(f"{kind} {name}" if name else f"default {kind}" for kind, name in self.parts)
+        return ", ".join(f"{kind} {name!r}" if name else f"default {kind}" for kind, name in self.parts)
 
 
 def _check_address(address: str) -> None:

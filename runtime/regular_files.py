@@ -44,6 +44,24 @@ def check_regular(status: os.stat_result, path: str) -> None:
             raise NotARegularFileError(kind, path)
 
 
+FileSignature = tuple[int, ...]
+"""What differs from one state of a file to the next, without reading it."""
+
+
+def signature(status: os.stat_result) -> FileSignature:
+    """Return what tells whether a file has changed, or another one has taken its place."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def signature_of(path: str) -> FileSignature:
+    """Return the signature of a regular file. Raises `OSError`, `NotARegularFileError` also for a directory."""
+    status = os.stat(path)
+    check_regular(status, path)
+    if not stat.S_ISREG(status.st_mode):
+        raise NotARegularFileError("a directory", path)
+    return signature(status)
+
+
 def open_regular(path: str, flags: int, mode: int = 0o644) -> tuple[int, os.stat_result]:
     """Return the descriptor of a regular file, and its status. It waits for nothing. Raises `NotARegularFileError`.
 

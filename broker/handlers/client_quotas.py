@@ -60,7 +60,7 @@ async def alter_client_quotas(
                 count += not before
         if count > ENTITIES_MAX:
             raise FatalError(
-                f"the cluster has quotas for {len(image.client_quotas)} entities, and takes up to {ENTITIES_MAX}: "
+                f"the cluster has quotas for {len(image.client_quotas)} entities, of at most {ENTITIES_MAX}: "
                 "remove some, or use a default",
                 ErrorCode.POLICY_VIOLATION,
             )

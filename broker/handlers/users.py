@@ -57,7 +57,7 @@ async def alter_users(node: Services, wanted: Sequence[tuple[str, Alteration | S
         users_there = len(image.users)
         for user, alteration in wanted:
             if outcomes.get(user) is not None:
-                continue  # the first error is the one that is told
+                continue  # the first error is the one that counts
             if user in accepted:
                 del accepted[user]
                 outcomes[user] = FatalError(
@@ -76,7 +76,7 @@ async def alter_users(node: Services, wanted: Sequence[tuple[str, Alteration | S
             if users_there > USERS_MAX:
                 del accepted[user]
                 outcomes[user] = FatalError(
-                    f"the cluster has {len(image.users)} users, and takes up to {USERS_MAX}: remove some",
+                    f"the cluster has {len(image.users)} users, of at most {USERS_MAX}: remove some",
                     ErrorCode.POLICY_VIOLATION,
                 )
         if not accepted:

@@ -7,9 +7,7 @@ can't be used (half written, or its key not there yet) is logged, and the node k
 from __future__ import annotations
 
 import logging
-import os
 import ssl
-import stat
 import threading
 import time
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ import grpc
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.tls import CLIENT_AUTH_REQUIRED
 from semel.protocol.schemes import speaks_tls
+from semel.runtime.regular_files import FileSignature, signature_of
 from semel.runtime.setting import ConfigError
 from semel.runtime.tls_in_memory import shown_to
 
@@ -35,7 +34,7 @@ _KEYS: Final = (
     bytes.fromhex("06052b81040023"),  # P-521
 )
 """What names, in a certificate, the kinds of keys that both gRPC's library and OpenSSL can use."""
-_Signature = tuple[tuple[int, ...], ...]
+_Signature = tuple[FileSignature, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +112,9 @@ class Certificates:
         found = []
         for name, path in self._files():
             try:
-                state = os.stat(path)
+                found.append(signature_of(path))
             except OSError as error:
                 raise _unreadable(name, path, error) from None
-            if not stat.S_ISREG(state.st_mode):  # to open a pipe would wait for who writes into it
-                raise ConfigError(f"{name} = {path} is no file")
-            found.append((state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
         return tuple(found)
 
     def _load(self, signature: _Signature) -> _Loaded:

@@ -1,7 +1,7 @@
 """The client quotas of one node: what each client took of late, and how long it has to wait for having taken too much.
 
-Each node measures by itself, as in Kafka: a client of three nodes may take its quota of each. Without a quota in the
-metadata nothing is measured and nothing remembered.
+Each node measures what it serves, as in Kafka: a client of three nodes may take its quota of each. Without a quota in
+the metadata nothing is measured and nothing remembered.
 
 Memory (S2). Client ids and addresses are chosen by strangers, so what is remembered is bounded, and forgotten once it
 makes no difference any more.

@@ -1,4 +1,4 @@
-"""Which quota counts for a client: the one of the most particular entity (KIP-55), for each kind of quota by itself.
+"""Which quota counts for a client: the one of the most particular entity (KIP-55), for each kind of quota alone.
 
 From the first to the last: user and client id, user and default client id, user; default user and client id, default
 user and default client id, default user; client id, default client id.

@@ -44,7 +44,7 @@ class RequestUsage:
         self._running = self.client.time()
 
     def pause(self) -> None:
-        """It does not any more, for now."""
+        """The event loop works on something else from now on, until `begin`."""
         if self._running >= 0:
             self._seconds += self.client.time() - self._running
             self._running = -1.0

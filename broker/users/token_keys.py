@@ -12,10 +12,8 @@ import hashlib
 import http.client
 import json
 import logging
-import os
 import socket
 import ssl
-import stat
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +25,7 @@ from urllib.parse import urlsplit
 
 from semel.broker.config.tokens import ALGORITHMS, KEYS_URL, TokenConfig, keys_file
 from semel.protocol.extras import imports_of_extra
+from semel.runtime.regular_files import FileSignature, signature_of
 from semel.runtime.setting import ConfigError
 
 if TYPE_CHECKING:
@@ -177,8 +176,8 @@ class TokenKeys:
         self._backoff_max_s = config.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms / 1000
         self._lock = threading.Lock()
         self._keys = NO_KEYS
-        self._signature: tuple[int, ...] = ()
-        self._refused: tuple[int, ...] = ()
+        self._signature: FileSignature = ()
+        self._refused: FileSignature = ()
         self._refused_at = 0.0
         self._told = ""
         self._woken = threading.Event()
@@ -199,7 +198,7 @@ class TokenKeys:
         if not self._path:
             return self._keys
         with self._lock:
-            signature: tuple[int, ...] = ()
+            signature: FileSignature = ()
             try:
                 signature = self._signed()
                 if signature == self._signature:
@@ -254,14 +253,11 @@ class TokenKeys:
                 asked.set_result(None)
             self._woken.wait(wait_s)
 
-    def _signed(self) -> tuple[int, ...]:
+    def _signed(self) -> FileSignature:
         try:
-            state = os.stat(self._path)
+            return signature_of(self._path)
         except (OSError, ValueError) as error:
             raise self._unusable(f"can't be read: {getattr(error, 'strerror', None) or error}") from None
-        if not stat.S_ISREG(state.st_mode):  # to open a pipe would wait for who writes into it
-            raise self._unusable("is no file")
-        return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
     def _read(self) -> KeySet:
         try:

@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import logging
 import os
-import stat
 import threading
 import time
 from collections import OrderedDict
@@ -28,6 +27,7 @@ from semel.broker.users.user_file import UserVerifiers, read_users
 from semel.protocol.errors import ErrorCode, RetriableError, UsageError
 from semel.protocol.schemes import asks_for_password
 from semel.protocol.scram import Verifier
+from semel.runtime.regular_files import FileSignature, signature_of
 from semel.runtime.setting import ConfigError
 from semel.runtime.threads import Threads
 
@@ -49,7 +49,7 @@ class Users:
         """`path`: of the file; empty where there is none. Reads it. Raises `ConfigError` where it can't be used."""
         self._path = path
         self._lock = threading.RLock()
-        self._refused: tuple[int, ...] = ()
+        self._refused: FileSignature = ()
         self._refused_at = 0.0
         self._told = ""
         self._decoys = Decoys(os.urandom(32))
@@ -177,7 +177,7 @@ class Users:
         with self._lock:
             if self._reading is not None or not self._path:
                 return self._reading
-            signature: tuple[int, ...] = ()
+            signature: FileSignature = ()
             try:
                 signature = self._signed()
             except ConfigError as error:
@@ -193,7 +193,7 @@ class Users:
             self._reading = None if work.done() else work
             return self._reading
 
-    def _read_again(self, signature: tuple[int, ...]) -> None:
+    def _read_again(self, signature: FileSignature) -> None:
         """Read the file, in a thread."""
         try:
             found = self._load()
@@ -211,19 +211,16 @@ class Users:
             with self._lock:
                 self._reading = None
 
-    def _refuse(self, signature: tuple[int, ...], error: ConfigError) -> None:
+    def _refuse(self, signature: FileSignature, error: ConfigError) -> None:
         if error.message != self._told:
             _log.warning("the users stay as they were: %s", error.message)
         self._refused, self._refused_at, self._told = signature, time.monotonic(), error.message
 
-    def _signed(self) -> tuple[int, ...]:
+    def _signed(self) -> FileSignature:
         try:
-            state = os.stat(self._path)
+            return signature_of(self._path)
         except OSError as error:
             raise self._unusable(error.strerror or str(error)) from None
-        if not stat.S_ISREG(state.st_mode):  # to open a pipe would wait for who writes into it
-            raise self._unusable("it is no file")
-        return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
 
     def _load(self) -> UserVerifiers:
         try:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from semel.protocol.api.cluster import NodeState, Reassignment
@@ -13,6 +12,7 @@ from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.plain_messages import from_message
 from semel.protocol.v1 import cluster_pb2, common_pb2, metadata_pb2
+from semel.sdk.admin.parts import in_parts
 from semel.sdk.transport import rpcs as rpc
 from semel.sdk.transport.control import Control, item_error
 from semel.sdk.transport.known_nodes import addresses_of
@@ -101,7 +101,7 @@ async def reassign_partitions(
 ) -> dict[TopicPartition, SemelError | None]:
     """Move each partition's replicas to these nodes; no nodes cancel a move."""
     outcomes: dict[TopicPartition, SemelError | None] = {}
-    for part in _parts(wanted):
+    for part in in_parts(dict.fromkeys(wanted), _PARTITIONS_PER_REQUEST):
         items = [cluster_pb2.ReassignPartitionsRequest.Item(partition=_message(tp), replicas=wanted[tp]) for tp in part]
         response = await control.call(rpc.REASSIGN_PARTITIONS, cluster_pb2.ReassignPartitionsRequest(items=items))
         outcomes |= _outcomes(response.results)
@@ -117,7 +117,7 @@ async def elect_leaders(
     control: Control, partitions: Iterable[TopicPartition], unclean: bool
 ) -> dict[TopicPartition, SemelError | None]:
     outcomes: dict[TopicPartition, SemelError | None] = {}
-    for part in _parts(partitions):
+    for part in in_parts(dict.fromkeys(partitions), _PARTITIONS_PER_REQUEST):
         request = cluster_pb2.ElectLeadersRequest(partitions=map(_message, part), unclean=unclean)
         outcomes |= _outcomes((await control.call(rpc.ELECT_LEADERS, request)).results)
     return outcomes
@@ -129,12 +129,6 @@ async def cordon_node(control: Control, node_id: int, cordoned: bool) -> None:
 
 async def unregister_node(control: Control, node_id: int) -> None:
     await control.call(rpc.UNREGISTER_NODE, cluster_pb2.UnregisterNodeRequest(node_id=node_id))
-
-
-def _parts(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
-    left = iter(dict.fromkeys(partitions))
-    while part := list(islice(left, _PARTITIONS_PER_REQUEST)):
-        yield part
 
 
 def _message(tp: TopicPartition) -> common_pb2.TopicPartition:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable
 from typing import Final
 
 from semel.protocol.quota_messages import alteration_message, entity_of_message, filter_message, quota_of
 from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaFilter
 from semel.protocol.v1 import quotas_pb2
+from semel.sdk.admin.parts import in_parts
 from semel.sdk.transport import rpcs as rpc
 from semel.sdk.transport.control import Control, check_item
 
@@ -16,7 +16,7 @@ _PER_REQUEST: Final = 1_000
 
 
 async def alter_client_quotas(control: Control, wanted: Iterable[QuotaAlteration], validate_only: bool) -> None:
-    for part in _parts([each.check() for each in wanted]):
+    for part in in_parts([each.check() for each in wanted], _PER_REQUEST):
         request = quotas_pb2.AlterClientQuotasRequest(
             alterations=map(alteration_message, part), validate_only=validate_only
         )
@@ -28,9 +28,3 @@ async def alter_client_quotas(control: Control, wanted: Iterable[QuotaAlteration
 async def describe_client_quotas(control: Control, wanted: QuotaFilter) -> list[ClientQuota]:
     response = await control.call(rpc.DESCRIBE_CLIENT_QUOTAS, filter_message(wanted.check()))
     return list(map(quota_of, response.quotas))
-
-
-def _parts(items: Iterable[QuotaAlteration]) -> Iterator[list[QuotaAlteration]]:
-    left = iter(items)
-    while part := list(islice(left, _PER_REQUEST)):
-        yield part

@@ -425,7 +425,7 @@ _TABLE: Final = (
     ),
     FindingKind(
         "super-user-anonymous", _S.PERMISSIONS,
-        "Whoever gives neither a password nor a certificate may do everything, to ACLs and users too.",
+        "Anybody without a password and a certificate may do everything, to ACLs and users too.",
         "Name a user in super.users in place of User:ANONYMOUS, and restart the nodes one after the other.",
     ),
     FindingKind(

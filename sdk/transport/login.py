@@ -30,6 +30,7 @@ from semel.protocol.kafka.sasl import (
 from semel.protocol.loopback import is_loopback
 from semel.protocol.schemes import TLS_SASL_PREFIX
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError
+from semel.runtime.regular_files import signature
 
 MECHANISM: Final = "sasl.mechanism"
 USERNAME: Final = "sasl.username"
@@ -280,13 +281,12 @@ class Credentials:
         if self._login.location:
             what = TOKEN_URL if self._login.token_url else PASSWORD_FILE
             try:
-                state = os.stat(self._login.location)
-                signature = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
-                if signature == self._signature:
+                state = signature(os.stat(self._login.location))
+                if state == self._signature:
                     return
                 read = token_in if self._login.token_url else password_in
                 self._password = read(what, self._login.location)
-                self._signature = signature
+                self._signature = state
             except (OSError, UsageError) as error:
                 if self._header:
                     return  # it may be written just now

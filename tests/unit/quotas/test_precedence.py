@@ -68,3 +68,9 @@ def test_an_address_has_its_own_quota_or_the_default() -> None:
     assert connections_per_second(quotas, CONNECTION_CREATION_RATE, "10.0.0.1") == 9.0
     assert connections_per_second(quotas, CONNECTION_CREATION_RATE, "10.0.0.2") == 5.0
     assert connections_per_second({}, CONNECTION_CREATION_RATE, "10.0.0.2") is None
+
+
+def test_S5_a_name_in_a_message_is_one_line_whatever_characters_it_has() -> None:
+    """Client ids have any characters, and operators read logs in terminals."""
+    assert str(QuotaEntity(client_id="x\n\x1b[2Jy")) == r"client-id 'x\n\x1b[2Jy'"
+    assert str(QuotaEntity(user="", client_id="x")) == "default user, client-id 'x'"

@@ -64,7 +64,7 @@ def test_quotas_are_set_listed_and_removed(tmp_path: Path, version: int, caplog:
         with caplog.at_level(logging.WARNING, "semel.audit"):
             assert await alter(node, both, home, version=version) == [0, 0]
         assert "quota set by" in caplog.text
-        assert "user alice, default client-id producer_byte_rate=1e+06" in caplog.text
+        assert "user 'alice', default client-id producer_byte_rate=1e+06" in caplog.text
         assert await listed(node) == [
             ([("user", "alice"), ("client-id", None)], {RATE: 1e6, "request_percentage": 12.5}),
             ([("ip", "127.0.0.1")], {"connection_creation_rate": 7.0}),

@@ -51,7 +51,7 @@ def run(node: LiveNode, *words: str, succeeds: bool = True, answer: str | None =
 def test_quotas_are_set_listed_and_removed(node: LiveNode) -> None:
     assert "no quotas" in run(node, "list")
     said = run(node, "set", "--user", "alice", "--default-client-id", "--produce", "10M", "--requests", "12.5")
-    assert "user alice, default client-id: producer_byte_rate=10000000" in said
+    assert "user 'alice', default client-id: producer_byte_rate=10000000" in said
     run(node, "set", "--default-ip", "--connections", "20")
     run(node, "set", "--client-id", "etl", "--consume", "1.5k", "--mutations", "3")
     listed = json.loads(run(node, "list", "--json"))

@@ -90,7 +90,7 @@ def test_S2_entities_are_bounded_in_a_request_and_in_a_cluster(tmp_path: Path, m
         with pytest.raises(UsageError, match="too many"):
             await alter_client_quotas(node, made)
         await alter_client_quotas(node, made[:2])
-        with pytest.raises(FatalError, match="takes up to 2") as refused:
+        with pytest.raises(FatalError, match="of at most 2") as refused:
             await alter_client_quotas(node, made[2:3])
         assert refused.value.code is ErrorCode.POLICY_VIOLATION
         await alter_client_quotas(node, [QuotaAlteration(QuotaEntity("u0"), {RATE: 3.0})])

@@ -89,7 +89,7 @@ def test_a_node_does_not_start_with_a_file_that_can_not_be_used(tmp_path: Path, 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "users")
-    with pytest.raises(ConfigError, match="it is no file"):
+    with pytest.raises(ConfigError, match=r"it is a named pipe \(FIFO\), and a file belongs there"):
         Users(str(tmp_path / "users"))
 
 
