@@ -187,7 +187,7 @@ class KafkaListener(FrameListener):
         connection.quotas = quotas
 
     def _quotas_changed(self) -> None:
-        for connection in self._connections:
+        for connection in tuple(self._connections):  # some of their clients may be gone
             here = connection.authentication
             if here is None or here.is_proven:
                 self._give_quotas(connection)
