@@ -199,9 +199,11 @@ def _is_from_all_of(wide: Acl, acl: Acl) -> bool:
 
 
 def _says_all(wide: Acl, acl: Acl) -> bool:
-    """Return whether an ACL about all resources and principals of another one is also about its hosts and operation."""
-    is_allowed = acl.permission is AclPermission.ALLOW and IMPLIED.get(wide.operation) is acl.operation
-    return _is_from_all_of(wide, acl) and (wide.operation in (AclOperation.ALL, acl.operation) or is_allowed)
+    """Return whether an ACL about all resources and principals of another one is also about its hosts and operation.
+
+    That who may WRITE may also DESCRIBE does not count: Kafka's tools and `semel acl add --producer` write both.
+    """
+    return _is_from_all_of(wide, acl) and wide.operation in (AclOperation.ALL, acl.operation)
 
 
 def _covers(wide: Acl, acl: Acl) -> bool:

@@ -261,7 +261,7 @@ def parse_bootstrap(bootstrap: object, *, is_all: bool = True) -> Bootstrap:
         raise UsageError(
             f"{where}: options after the address are for {', '.join(SCHEMES)}, and {parts[0]} has none of these"
         )
-    if "://" in query:
+    if any(f",{each}" in query.replace(" ", "") for each in SCHEMES):  # another address; a value may be a URL
         raise UsageError(f"{where}: options stand once, after the last address: {TLS_PREFIX}HOST:PORT,...?NAME=VALUE")
     parts = [without_scheme(part) for part in parts]
     security = security_of_query(where, scheme, query.strip(), is_all=is_all)

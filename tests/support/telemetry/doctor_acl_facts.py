@@ -50,7 +50,6 @@ ACL_CASES: dict[str, tuple[tuple[Severity, Cluster], ...]] = {
     "acl-redundant": (
         (Severity.INFO, asking(of_alice("READ", "topic:orders"), of_alice("READ", "topic:or*"))),
         (Severity.INFO, asking(of_alice("READ", "topic:or*"), of_alice("ALL", "topic:*"))),
-        (Severity.INFO, asking(of_alice("DESCRIBE", "topic:t"), of_alice("WRITE", "topic:t"))),
         (Severity.INFO, asking(of_alice("READ", "topic:t", host="::1"), of_alice("READ", "topic:t"))),
         (Severity.INFO, asking(of_alice("READ", "topic:t", host="::1"), of_alice("READ", "topic:t", host="0::1"))),
         (Severity.INFO, asking(of_alice("READ", "topic:t"), of_alice("ALL", "topic:*", denies=True))),
@@ -67,6 +66,7 @@ FINE = (
     asking(acl("READ", "topic:orders"), acl("WRITE", "topic:*", principal="User:*", denies=True)),
     asking(of_alice("READ", "topic:or*"), of_alice("READ", "topic:orders", denies=True)),
     asking(of_alice("READ", "topic:t"), of_alice("READ", "topic:t", denies=True)),  # DESCRIBE is left
+    asking(of_alice("DESCRIBE", "topic:t"), of_alice("WRITE", "topic:t"), of_alice("CREATE", "topic:t")),  # a producer
     asking(of_alice("READ", "topic:a"), of_alice("READ", "topic:b*"), of_alice("READ", "group:*")),
     asking(of_alice("READ", "topic:t", host="::1"), of_alice("READ", "topic:t", host="::2")),
     asking(of_alice("DESCRIBE", "topic:t", denies=True), of_alice("READ", "topic:t", denies=True)),

@@ -35,6 +35,12 @@ def test_a_user_passes_through_text(login: Login, tls: Tls | None) -> None:
     assert parse_bootstrap(str(bootstrap)) == bootstrap
 
 
+def test_a_bootstrap_says_where_the_token_is() -> None:
+    """As docs/security.md writes it."""
+    text = f"tls+sasl://{FAR}?sasl.mechanism=OAUTHBEARER&sasl.oauthbearer.token.endpoint.url=file:///run/token"
+    assert parse_bootstrap(text) == Bootstrap((FAR,), Security(Tls(), MINE))
+
+
 def test_a_bootstrap_says_as_which_user() -> None:
     text = f"sasl://{HERE}?sasl.username=me&sasl.password=hunter2"
     assert parse_bootstrap(text) == Bootstrap((HERE,), Security(None, ME))
