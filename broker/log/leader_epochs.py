@@ -70,13 +70,18 @@ class LeaderEpochs:
             self._epochs.pop()
             self._did_change()
 
-    def truncate_from_start(self, start_offset: int) -> None:
-        """Let the epoch that holds `start_offset` begin there, and forget earlier ones."""
+    def truncate_from_start(self, start_offset: int, log_end_offset: int) -> None:
+        """Let the epoch that holds `start_offset` begin there, and forget earlier ones.
+
+        Where no record is left, the epoch of the last one stays, and begins with that record. So the log can still say
+        of which epoch all was that it had: to a new leader (R3), and where the one that had most is sought (R4).
+        """
+        begin = min(start_offset, log_end_offset - 1)
         keep = 0
-        while keep + 1 < len(self._epochs) and self._epochs[keep + 1][1] <= start_offset:
+        while keep + 1 < len(self._epochs) and self._epochs[keep + 1][1] <= begin:
             keep += 1
-        if keep or (self._epochs and self._epochs[0][1] < start_offset):
-            self._epochs[: keep + 1] = [(self._epochs[keep][0], start_offset)]
+        if keep or (self._epochs and self._epochs[0][1] < begin):
+            self._epochs[: keep + 1] = [(self._epochs[keep][0], begin)]
             self._did_change()
 
     def _did_change(self) -> None:

@@ -710,7 +710,7 @@ class PartitionLog:
             )
         if before_offset > self.log_start_offset:
             self.log_start_offset = before_offset
-            self.epochs.truncate_from_start(before_offset)
+            self.epochs.truncate_from_start(before_offset, self.log_end_offset)
             self.producer_state.forget_below(before_offset)
         return self.log_start_offset
 

@@ -186,7 +186,7 @@ class LogLoader:
         self._losses.say_lost()
         start = max(self._log_start_offset, self._segments.first.base_offset)
         self._epochs.truncate_from_end(end)
-        self._epochs.truncate_from_start(start)
+        self._epochs.truncate_from_start(start, end)
         self._complete_epochs(start, end)
         for epoch, begins in self._epochs_read:
             # A leader noted them, also one that wrote nothing then (R7). What is before may be in the journal.

@@ -267,6 +267,41 @@ def test_R7_leader_epochs_whose_file_was_lost_are_read_from_the_batches(damage: 
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("how", ["stopped", "killed", "power lost"])
+def test_R4_R3_a_log_whose_records_are_all_deleted_still_says_of_which_epoch_they_were(how: str) -> None:
+    """Otherwise a replica that has less would be taken for the one that has most, after metadata was lost."""
+
+    async def run() -> None:
+        node, partition = started()
+        await lead(node, 3)
+        partition.append(batch(2))
+        await lead(node, 5)
+        partition.append(batch(2))
+        await node.logs.maintenance.flush()
+        await lead(node, 8)  # it notes its epoch, and nothing is written in it
+        assert partition.delete_records(4) == 4
+        await node.logs.maintenance.flush()
+        partition.log.delete_old_segments(node.clock.now_ms(), 4)
+        await node.logs.maintenance.flush()
+        partition.follow(9, 2)
+        assert (partition.log.epochs.latest, partition.log_end_offset) == (5, 4)
+        if how == "stopped":
+            await node.logs.close()
+        else:
+            node.storage.crash(power=how == "power lost", torn=False)
+        node.start(executor=InlineExecutor())
+        partition = node.get()
+        partition.follow(9, 2)
+        assert (partition.log.epochs.latest, partition.log_start_offset, partition.log_end_offset) == (5, 4, 4)
+        await lead(node, 10)
+        assert partition.end_offset_for_epoch(5) == (5, 4)
+        partition.append(batch())
+        assert (partition.end_offset_for_epoch(9), partition.log.epochs.latest) == ((5, 4), 10)
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
 def test_R7_a_flush_that_began_before_does_not_write_over_the_note() -> None:
     async def run() -> None:
         node, partition = started()
