@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from semel.broker.acls.authorizer import Authorizer
 from semel.broker.acls.decision import AclSet
+from semel.broker.audit import Audit
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.permissions import STANDARD_AUTHORIZER
 from semel.protocol.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
@@ -53,7 +54,7 @@ def main() -> None:
     acls = made(arguments.acls)
     found = AclSet(acls)
     config = NodeConfig(authorizer_class_name=STANDARD_AUTHORIZER, super_users="User:admin")
-    access = Authorizer(config, Source(Image(acls))).access("User:u1", HOST)
+    access = Authorizer(config, Source(Image(acls)), Audit(1)).access("User:u1", HOST)
     assert access is not None
     topic, read, name = ResourceType.TOPIC, AclOperation.READ, "team-7-topic-123"
 

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, Final
 
 from semel.broker.acls.authorizer import Authorizer
+from semel.broker.audit import Audit
 from semel.broker.cluster_changes import ClusterChanges
 from semel.broker.cluster_duties import ClusterDuties
 from semel.broker.config.exposure import ALLOW_SETTING, check_exposure, exposed_listeners
@@ -83,6 +84,7 @@ from semel.broker.start_errors import (
     kafka_not_bound,
     peers_not_bound,
 )
+from semel.broker.telemetry.otlp_logs import AuditExport
 from semel.broker.telemetry.tracing import NodeTracing
 from semel.broker.users.tokens import Tokens, tokens_of
 from semel.broker.users.users import Users, check_somebody, users_of
@@ -165,6 +167,7 @@ class Node:
         self._executor = executor
         self._locks: list[StorageLock] = []
         self._metadata: Metadata | None = None
+        self.audit = Audit(loaded.config.node_id)
         self._authorizer: Authorizer | None = None
         self._client_quotas: ClientQuotas | None = None
         self._history = MetadataHistory(
@@ -194,6 +197,7 @@ class Node:
         self._duties: list[asyncio.Task[None]] = []
         self._metrics: NodeMetrics | None = None
         self._tracing: NodeTracing | None = None
+        self._audit_export: AuditExport | None = None
         self.is_serving = False
         """Whether it can be used: it has started, and does not stop yet."""
         self.recovery_seconds = 0.0
@@ -395,6 +399,7 @@ class Node:
             self._take_folder()
         self._metrics = await NodeMetrics.start(self)
         self._tracing = NodeTracing.start(self.config, os.environ)
+        self._audit_export = AuditExport.start(self.config, os.environ)
         await self._check_addresses(listeners)
         if is_new:
             self._take_folder()
@@ -649,7 +654,7 @@ class Node:
             on_went_back=self._metadata_went_back,
             on_deposed=self._deposed,
         )
-        self._authorizer = Authorizer(config, self._metadata)
+        self._authorizer = Authorizer(config, self._metadata, self.audit)
         self._client_quotas = ClientQuotas(config, self._metadata, self.clock)
         try:
             await self._metadata.open()
@@ -916,6 +921,8 @@ class Node:
         self._history.abandon()
         if self._peers is not None:
             self._peers.close()
+        if self._audit_export is not None:
+            self._audit_export.abandon()
 
     # --- Watching and stopping ----------------------------------------------------------------------------------------
 
@@ -1003,13 +1010,15 @@ class Node:
                     _log.exception("a part of the node could not be closed")
                     errors.append(error)
         self._coordinators = self._logs = self._metadata = None
-        if self._authorizer is not None:
-            self._authorizer.close()
+        self.audit.close()
         if self._tokens is not None:
             self._tokens.close()
         tracing, self._tracing = self._tracing, None
         if tracing is not None:
             await tracing.stop()
+        audit_export, self._audit_export = self._audit_export, None
+        if audit_export is not None:
+            await audit_export.stop()
         locks, self._locks = self._locks, []
         for lock in locks:
             lock.release()

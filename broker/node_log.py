@@ -7,7 +7,7 @@ import logging
 import re
 import sys
 from datetime import UTC, datetime
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from semel.runtime.flood_guard import FloodGuard
 
@@ -21,6 +21,15 @@ _PASSWORD_IN_URL: Final = re.compile(r"(?P<before>://[^\s:/@]*):[^\s@/]+@")
 def redact(text: str) -> str:
     """Return `text` with the passwords of URLs taken out (S5)."""
     return _PASSWORD_IN_URL.sub(r"\g<before>:***@", text)
+
+
+def attributes_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Return what a record has beside its text: names with a dot, which `logging`'s own have not. Texts are bounded."""
+    return {
+        name: _cut(redact(value)) if isinstance(value, str) else value
+        for name, value in vars(record).items()
+        if "." in name
+    }
 
 
 def _cut(text: str) -> str:
@@ -51,10 +60,10 @@ class TextFormatter(_OneLine):
 
 
 class JsonFormatter(_OneLine):
-    """One JSON object a line: time, level, logger, message, and traceback where there is one."""
+    """One JSON object a line: time, level, logger, message; traceback and attributes where there are some."""
 
     def format(self, record: logging.LogRecord) -> str:
-        event = {
+        event: dict[str, object] = {
             "time": self.formatTime(record),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -62,6 +71,8 @@ class JsonFormatter(_OneLine):
         }
         if traceback := self._traceback(record):
             event["traceback"] = traceback
+        if attributes := attributes_of(record):
+            event["attributes"] = attributes
         return json.dumps(event, ensure_ascii=False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Final
 
@@ -14,8 +15,17 @@ PERIOD_S: Final = 60.0
 class LimitedLog:
     """Writes the first `lines_max` lines of a period, and at its end how many there were besides."""
 
-    def __init__(self, logger: logging.Logger, *, lines_max: int = LINES_MAX, period_s: float = PERIOD_S) -> None:
+    def __init__(
+        self,
+        logger: logging.Logger,
+        *,
+        lines_max: int = LINES_MAX,
+        period_s: float = PERIOD_S,
+        level: int = logging.WARNING,
+    ) -> None:
+        """`level`: of its lines, but for errors."""
         self._logger = logger
+        self._level = level
         self._lines_max = lines_max
         self._period_s = period_s
         self._lines = 0
@@ -23,9 +33,13 @@ class LimitedLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def warning(self, message: str, *args: object) -> None:
-        """Write a warning, or count it. Call on the event loop."""
+        """Write a line, or count it. Call on the event loop."""
+        self.write(message, *args)
+
+    def write(self, message: str, *args: object, extra: Mapping[str, object] | None = None) -> None:
+        """Do that, with attributes of the record."""
         if self._counts():
-            self._logger.warning(message, *args)
+            self._logger.log(self._level, message, *args, extra=extra)
 
     def exception(self, error: BaseException, message: str, *args: object) -> None:
         """Write an error that nobody expected; with its traceback where it is the first of its kind in the period."""
@@ -59,7 +73,8 @@ class LimitedLog:
         self._lines = 0
         self._traced.clear()
         if left_out > 0:
-            self._logger.warning(
+            self._logger.log(
+                self._level,
                 "left out: lines=%d like these, after the first %d of the last %.0f s",
                 left_out,
                 self._lines_max,

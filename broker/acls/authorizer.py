@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final, Protocol
 
 from semel.broker.acls.decision import AclSet, Decision, host_of
 from semel.broker.acls.principals import USER, principal_of_certificate
+from semel.broker.audit import Audit
 from semel.broker.config.permissions import PermissionConfig, super_users_of
 from semel.broker.config.principal_rules import DEFAULT, NO_RULE, PrincipalMapping
 from semel.protocol.acls import Acl, AclOperation, ResourceType
-from semel.runtime.limited_log import LimitedLog
+from semel.protocol.randomness import source
 
 REMEMBERED_MAX: Final = 50_000
 """Decisions that are remembered: some 15 MB (S2)."""
 _REMEMBERED_NAME_MAX: Final = 249
 """Longer names are decided again each time: no topic has one."""
-_NAME_SHOWN: Final = 300
 
 
 class AclsSource(Protocol):
@@ -36,12 +35,12 @@ class MetadataSource(Protocol):
 class Authorizer:
     """Of one node."""
 
-    def __init__(self, config: PermissionConfig, metadata: MetadataSource) -> None:
+    def __init__(self, config: PermissionConfig, metadata: MetadataSource, audit: Audit) -> None:
         self.is_on = bool(config.authorizer_class_name)
         """Whether ACLs count at all."""
-        self.changes = logging.getLogger("semel.audit")
-        """Where changes of ACLs are written, each: what others were refused does not count against them."""
-        self.audit = LimitedLog(self.changes)
+        self.audit = audit
+        self.sample = config.audit_allowed_sample
+        """Which share of what is allowed is told."""
         self._super_users = super_users_of(config)
         self._allows_without_acl = config.allow_everyone_if_no_acl_found
         rules = config.ssl_principal_mapping_rules
@@ -57,7 +56,7 @@ class Authorizer:
         owner = principal_of_certificate(der, self._mapping)
         if owner is None:
             subject = principal_of_certificate(der)
-            self.audit.warning("refused: %s: subject=%r", NO_RULE, (subject or "").removeprefix(USER)[:_NAME_SHOWN])
+            self.audit.certificate_refused(subject=(subject or "").removeprefix(USER), reason=NO_RULE)
         return owner
 
     def access(self, principal: str, host: str) -> Access | None:
@@ -93,9 +92,6 @@ class Authorizer:
             current.remember(key, decided)
         return decided
 
-    def close(self) -> None:
-        self.audit.close()
-
     def _decisions(self) -> _Decisions:
         """Return what decides by the ACLs as they are now."""
         acls = self._metadata.image.acls
@@ -124,12 +120,14 @@ class _Decisions:
 class Access:
     """What one principal at one host may do. It follows the ACLs: what was allowed a moment ago may not be any more."""
 
-    __slots__ = ("_authorizer", "host", "principal")
+    __slots__ = ("_authorizer", "host", "is_sampled", "principal")
 
     def __init__(self, authorizer: Authorizer, principal: str, host: str) -> None:
         self._authorizer = authorizer
         self.principal = principal
         self.host = host
+        self.is_sampled = authorizer.sample > 0
+        """Whether some of what is allowed is told: `note_allowed` draws which."""
 
     def may(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
         """Return whether an operation is allowed on a resource."""
@@ -141,12 +139,18 @@ class Access:
 
     def note_denied(self, operation: AclOperation, resource_type: ResourceType, name: str, request: str) -> None:
         """Tell the operator of what was asked for by name and refused. Call on the event loop."""
-        self._authorizer.audit.warning(
-            "denied: principal=%r host=%s operation=%s resource=%s:%r request=%s",
-            self.principal,
-            self.host,
-            operation.name,
-            resource_type.name,
-            name[:_NAME_SHOWN],
-            request,
-        )
+        self._authorizer.audit.denied(**self._asked(operation, resource_type, name, request))
+
+    def note_allowed(self, operation: AclOperation, resource_type: ResourceType, name: str, request: str) -> None:
+        """Tell the operator of some of what was asked for by name and allowed. Call on the event loop."""
+        if source().random() < self._authorizer.sample:
+            self._authorizer.audit.allowed(**self._asked(operation, resource_type, name, request))
+
+    def _asked(self, operation: AclOperation, resource_type: ResourceType, name: str, request: str) -> dict[str, str]:
+        return {
+            "principal": self.principal,
+            "host": self.host,
+            "operation": operation.name,
+            "resource": f"{resource_type.name}:{name}",
+            "request": request,
+        }

@@ -71,6 +71,8 @@ class Rights:
             return True
         asked = self._asked(resource_type, operation)
         if access.may(asked, resource_type, name):
+            if access.is_sampled and told:
+                access.note_allowed(asked, resource_type, name, self._request)
             return True
         if told:
             access.note_denied(asked, resource_type, name, self._request)

@@ -37,6 +37,13 @@ class PermissionConfig(PartConfig):
         "its subject counts. RULE:PATTERN/REPLACEMENT/ makes a name of subjects that all of the pattern matches, with "
         "L or U behind it in lower or upper case; DEFAULT takes the subject as it is. Who has no rule is refused.",
     )
+    audit_allowed_sample: float = setting(
+        0.0,
+        "Which share of what clients were allowed by ACLs the audit log tells, beside all changes and what was denied: "
+        "0.01 is one in a hundred, 0 none, 1 all. At most 50 lines a minute.",
+        minimum=0.0,
+        maximum=1.0,
+    )
 
 
 def super_users_of(config: PermissionConfig) -> frozenset[str]:
@@ -72,6 +79,7 @@ def check_permissions(config: PermissionConfig, *, asks_for_certificates: bool) 
                 ("super.users", bool(users)),
                 ("allow.everyone.if.no.acl.found", config.allow_everyone_if_no_acl_found),
                 (MAPPING_RULES, config.ssl_principal_mapping_rules != DEFAULT),
+                ("audit.allowed.sample", config.audit_allowed_sample > 0),
             )
             if is_set
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel.broker.acls.rights import Rights
+from semel.broker.audit import Event
 from semel.broker.handlers import acls
 from semel.broker.handlers.acls import Deleted
 from semel.broker.services import Services
@@ -19,7 +20,7 @@ async def create_acls(node: Services, rights: Rights, wanted: Sequence[Acl]) -> 
     outcomes = await acls.create_acls(node, wanted)
     for acl, error in zip(wanted, outcomes, strict=True):
         if error is None:
-            node.authorizer.changes.warning("ACL added by %s: %s", rights.who, acl)
+            node.audit.changed(rights, Event.ACL_ADDED, acl=str(acl))
     return outcomes
 
 
@@ -29,7 +30,7 @@ async def delete_acls(node: Services, rights: Rights, filters: Sequence[AclFilte
     rights.check_cluster()
     deleted = await acls.delete_acls(node, filters)
     for acl in dict.fromkeys(acl for each in deleted for acl in each.acls):
-        node.authorizer.changes.warning("ACL removed by %s: %s", rights.who, acl)
+        node.audit.changed(rights, Event.ACL_REMOVED, acl=str(acl))
     return deleted
 
 

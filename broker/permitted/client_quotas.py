@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel.broker.acls.rights import Rights
+from semel.broker.audit import Event
 from semel.broker.handlers import client_quotas
 from semel.broker.handlers.client_quotas import Altered
 from semel.broker.services import Services
@@ -23,9 +24,9 @@ async def alter_client_quotas(
                 if error is not None:
                     continue
                 if value is None:
-                    node.authorizer.changes.warning("quota removed by %s: %s %s", rights.who, entity, key)
+                    node.audit.changed(rights, Event.QUOTA_REMOVED, of=str(entity), quota=key)
                 else:
-                    node.authorizer.changes.warning("quota set by %s: %s %s=%g", rights.who, entity, key, value)
+                    node.audit.changed(rights, Event.QUOTA_SET, of=str(entity), quota=key, value=value)
     return results
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from semel.broker.acls.rights import Rights
+from semel.broker.audit import Event
+from semel.broker.diagnostics.client_abort import abort_as_asked
 from semel.broker.diagnostics.hanging import end_hanging
 from semel.broker.diagnostics.history import Told, read_history
 from semel.broker.diagnostics.snapshot import take_snapshot
@@ -19,6 +21,7 @@ from semel.protocol.acls import ResourceType
 from semel.protocol.api.cluster import NodeState, Reassignment
 from semel.protocol.api.diagnostics import HangingEnd, NodeSnapshot, TransactionHistory
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+from semel.runtime.turns import in_turns
 
 
 async def describe_nodes(node: Services, rights: Rights) -> Sequence[NodeState]:
@@ -31,12 +34,14 @@ async def cordon(node: Services, rights: Rights, node_id: int, *, is_cordoned: b
     """See `nodes.cordon`."""
     rights.check_cluster()
     await nodes.cordon(node, node_id, is_cordoned=is_cordoned)
+    node.audit.changed(rights, Event.NODE_CORDONED if is_cordoned else Event.NODE_UNCORDONED, node=node_id)
 
 
 async def remove(node: Services, rights: Rights, node_id: int) -> None:
     """See `nodes.remove`."""
     rights.check_cluster()
     await nodes.remove(node, node_id)
+    node.audit.changed(rights, Event.NODE_REMOVED, node=node_id)
 
 
 def data_folder(node: Services, rights: Rights) -> LogDir:
@@ -54,7 +59,14 @@ async def move_replicas(
 ) -> Outcomes:
     """See `reassign`."""
     rights.check_cluster()
-    return await reassign(node, wanted, may_change_factor=may_change_factor)
+    outcomes = await reassign(node, wanted, may_change_factor=may_change_factor)
+    async for tp, replicas in in_turns(wanted.items()):
+        if outcomes[tp] is None and replicas is None:
+            node.audit.changed(rights, Event.MOVE_CANCELLED, topic=tp.topic, partition=tp.partition)
+        elif outcomes[tp] is None:
+            told = ",".join(map(str, replicas or ()))
+            node.audit.changed(rights, Event.REPLICAS_MOVED, topic=tp.topic, partition=tp.partition, replicas=told)
+    return outcomes
 
 
 async def moves(
@@ -68,7 +80,11 @@ async def moves(
 async def elect(node: Services, rights: Rights, wanted: Sequence[TopicPartition], *, unclean: bool) -> Outcomes:
     """See `elect_leaders`."""
     rights.check_cluster()
-    return await elect_leaders(node, wanted, unclean=unclean)
+    outcomes = await elect_leaders(node, wanted, unclean=unclean)
+    async for tp in in_turns(dict.fromkeys(wanted)):
+        if outcomes[tp] is None:
+            node.audit.changed(rights, Event.LEADER_ELECTED, topic=tp.topic, partition=tp.partition, unclean=unclean)
+    return outcomes
 
 
 async def snapshot(node: Services, rights: Rights, limit: int, producer_ids: Iterable[int]) -> NodeSnapshot:
@@ -103,4 +119,26 @@ async def end_hanging_transaction(
 ) -> tuple[ProducerIdAndEpoch, bool]:
     """See `end_hanging`."""
     rights.check_cluster()
-    return await end_hanging(node, tp, start_offset, end, unknown_elsewhere=unknown_elsewhere)
+    producer, is_committed = await end_hanging(node, tp, start_offset, end, unknown_elsewhere=unknown_elsewhere)
+    node.audit.changed(
+        rights,
+        Event.HANGING_TRANSACTION_ENDED,
+        topic=tp.topic,
+        partition=tp.partition,
+        start_offset=start_offset,
+        producer_id=producer.producer_id,
+        committed=is_committed,
+    )
+    return producer, is_committed
+
+
+async def abort_by_marker(node: Services, rights: Rights, tp: TopicPartition, producer: ProducerIdAndEpoch) -> None:
+    """See `abort_as_asked`. Whoever calls has asked for the right."""
+    await abort_as_asked(node, tp, producer)
+    node.audit.changed(
+        rights,
+        Event.TRANSACTION_ABORTED,
+        topic=tp.topic,
+        partition=tp.partition,
+        producer_id=producer.producer_id,
+    )

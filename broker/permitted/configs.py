@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from semel.broker.acls.rights import Rights
+from semel.broker.audit import Event
 from semel.broker.handlers import configs
 from semel.broker.services import Services
 from semel.protocol.acls import ResourceType as Protected
@@ -40,3 +41,12 @@ async def alter_configs(node: Services, rights: Rights, request: AlterConfigsReq
     """Change settings, all or none. Raises `SemelError`."""
     check(rights, request.resource_type.value, request.resource_name)
     await configs.alter_configs(node, request)
+    if not request.validate_only:
+        named = (*request.values, *request.remove, *request.append, *request.subtract)
+        node.audit.changed(
+            rights,
+            Event.SETTINGS_CHANGED,
+            resource=f"{request.resource_type.name}:{request.resource_name}",
+            settings=", ".join(f"{name}={request.values[name]}" if name in request.values else name for name in named),
+            others="default" if request.replace else "kept",
+        )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 from semel.broker.acls.rights import Rights
+from semel.broker.audit import Event
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.permitted.transactions import commit_readable
 from semel.broker.services import Services
@@ -137,6 +139,9 @@ async def delete_offsets(
                 errors[tp] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     allowed = tuple(tp for tp in request.partitions if tp not in errors)
     response = await node.groups.delete_offsets(replace(request, partitions=allowed))
+    done = Counter([tp.topic async for tp, error in in_turns(response.errors.items()) if error is ErrorCode.NONE])
+    for topic, count in done.items():
+        node.audit.changed(rights, Event.OFFSETS_DELETED, group=request.group_id, topic=topic, partitions=count)
     return OffsetDeleteResponse({**response.errors, **errors})
 
 
@@ -160,6 +165,7 @@ async def delete(node: Services, rights: Rights, request: DeleteGroupRequest) ->
     """See `GroupCoordinator.delete`."""
     rights.check(_GROUP, request.group_id)
     await node.groups.delete(request)
+    node.audit.changed(rights, Event.GROUP_DELETED, group=request.group_id)
 
 
 async def consumer_heartbeat(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from semel.broker.acls.rights import Rights
+from semel.broker.audit import Event
 from semel.broker.handlers.delete_records import TIMEOUT_MS, DeletedRecords, delete_records
 from semel.broker.handlers.list_offsets import UNKNOWN_OFFSET, list_offsets
 from semel.broker.handlers.newest import know_topics
@@ -41,6 +42,18 @@ async def create_topics(
 
     mutations: counts their partitions
     """
+    results = await _create(node, rights, topics, validate_only=validate_only, mutations=mutations)
+    if not validate_only:
+        async for result in in_turns(results):
+            if result.error is ErrorCode.NONE:
+                count = 0 if result.topic is None else len(result.topic.partitions)
+                node.audit.changed(rights, Event.TOPIC_CREATED, topic=result.name, partitions=count)
+    return results
+
+
+async def _create(
+    node: Services, rights: Rights, topics: Sequence[NewTopic], *, validate_only: bool, mutations: Mutations
+) -> tuple[TopicResult, ...]:
     if rights.are_all or rights.may_with_cluster(AclOperation.CREATE, told=False):
         return await changes.create_topics(node, topics, validate_only=validate_only, mutations=mutations)
     # What is in the request more than once is refused for that in any case.
@@ -66,6 +79,16 @@ async def delete_topics(
 
     Of a topic that the caller may not describe he hears neither whether it is there nor its name.
     """
+    results = await _delete(node, rights, wanted, mutations)
+    async for result in in_turns(results):
+        if result.error is ErrorCode.NONE:
+            node.audit.changed(rights, Event.TOPIC_DELETED, topic=result.name)
+    return results
+
+
+async def _delete(
+    node: Services, rights: Rights, wanted: Sequence[str | TopicId], mutations: Mutations
+) -> tuple[TopicResult, ...]:
     if rights.are_all or rights.may_with_cluster(AclOperation.DELETE, told=False):
         return await changes.delete_topics(node, wanted, mutations=mutations)
     await know_topics(node, [each for each in wanted if isinstance(each, str)])
@@ -106,6 +129,8 @@ async def create_partitions(
     """Give a topic more partitions. Raises `SemelError`."""
     rights.check(_TOPIC, name)
     await changes.create_partitions(node, name, total_count, validate_only=validate_only, mutations=mutations)
+    if not validate_only:
+        node.audit.changed(rights, Event.PARTITIONS_ADDED, topic=name, partitions=total_count)
 
 
 async def create_partitions_of_many(
@@ -121,7 +146,12 @@ async def create_partitions_of_many(
     denied = await rights.denied(_TOPIC, [name for name, count in times.items() if count == 1])
     allowed = [each for each in wanted if each.topic not in denied]
     growing = changes.create_partitions_of_many(node, allowed, validate_only=validate_only, mutations=mutations)
-    grown = iter(await growing)
+    results = await growing
+    if not validate_only:
+        for each, result in zip(allowed, results, strict=True):
+            if result.error is ErrorCode.NONE:
+                node.audit.changed(rights, Event.PARTITIONS_ADDED, topic=each.topic, partitions=each.total_count)
+    grown = iter(results)
     return [refused_topic(rights, each.topic) if each.topic in denied else next(grown) for each in wanted]
 
 
@@ -130,10 +160,13 @@ async def delete(
 ) -> dict[TopicPartition, DeletedRecords]:
     """Make everything before the given offsets unreadable; answer for each partition."""
     denied = await rights.denied(_TOPIC, [tp.topic for tp in before])
-    if not denied:
-        return await delete_records(node, before, timeout_ms=timeout_ms)
-    allowed = {tp: offset for tp, offset in before.items() if tp.topic not in denied}
+    allowed = {tp: offset for tp, offset in before.items() if tp.topic not in denied} if denied else before
     deleted = await delete_records(node, allowed, timeout_ms=timeout_ms)
+    done = Counter([tp.topic async for tp, result in in_turns(deleted.items()) if result.error is ErrorCode.NONE])
+    for topic, count in done.items():
+        node.audit.changed(rights, Event.RECORDS_DELETED, topic=topic, partitions=count)
+    if not denied:
+        return deleted
     return {
         tp: DeletedRecords(-1, _DENIED, rights.refusal(_TOPIC, tp.topic).message) if tp.topic in denied else deleted[tp]
         for tp in before

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel.broker.acls.rights import Rights
+from semel.broker.audit import Event
 from semel.broker.handlers import users
 from semel.broker.handlers.users import Described, Outcomes
 from semel.broker.services import Services
@@ -23,10 +24,10 @@ async def alter_users(
             continue
         passwords = [f"{each.mechanism}, {each.iterations} iterations" for each in alteration.verifiers]
         if passwords:
-            node.authorizer.changes.warning("password of user %r set by %s: %s", user, rights.who, "; ".join(passwords))
+            node.audit.changed(rights, Event.PASSWORD_SET, user=user, mechanisms="; ".join(passwords))
         else:
             removed = ", ".join(alteration.removed) or "the whole user"
-            node.authorizer.changes.warning("password of user %r removed by %s: %s", user, rights.who, removed)
+            node.audit.changed(rights, Event.PASSWORD_REMOVED, user=user, mechanisms=removed)
     return outcomes
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from semel.broker.acls.authorizer import Authorizer
+from semel.broker.audit import Audit
 from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.listeners.kafka.listener import KafkaListener
@@ -134,7 +135,8 @@ class FakeNode:
 
     def __post_init__(self) -> None:
         self.metadata = FakeMetadata()
-        self.authorizer = Authorizer(NodeConfig(), self.metadata)
+        self.audit = Audit(1)
+        self.authorizer = Authorizer(NodeConfig(), self.metadata, self.audit)
         self.client_quotas = ClientQuotas(NodeConfig(), self.metadata, self.clock)
         self.transactions = FakeTransactions()
         self.config = NodeConfig(node_id=NODE_ID)

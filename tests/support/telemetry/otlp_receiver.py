@@ -21,6 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
 
 import grpc
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs_pb2
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics_pb2
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as metrics_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace_pb2
@@ -77,8 +78,21 @@ class Point:
     arrival: int
 
 
+@dataclass(frozen=True)
+class LogLine:
+    """A log record as it arrived."""
+
+    event: str
+    severity: str
+    body: str
+    attributes: Attributes
+    scope: str
+    resource: Attributes
+
+
 @dataclass
 class _Received:
+    lines: list[LogLine] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
@@ -144,6 +158,11 @@ class OtlpReceiver:
         return sorted(
             (span for span in found if _holds(span.attributes, wanted)), key=lambda span: (span.start_ns, span.name)
         )
+
+    def lines(self, event: str | None = None) -> list[LogLine]:
+        """The log records so far, as they came: all, or those of one event."""
+        with self._changed:
+            return [line for line in self._received.lines if event is None or line.event == event]
 
     def points(self, name: str, **attributes: Any) -> list[Point]:
         """Every point of a metric so far, as they came."""
@@ -222,6 +241,11 @@ class OtlpReceiver:
             self._received.points += _points(request, len(self._received.points))
             self._changed.notify_all()
 
+    def take_lines(self, request: logs_pb2.ExportLogsServiceRequest) -> None:
+        with self._changed:
+            self._received.lines += _lines(request)
+            self._changed.notify_all()
+
     def note_request(self, path: str) -> None:
         with self._changed:
             self._received.requests.append(path)
@@ -259,6 +283,9 @@ class OtlpReceiver:
                 if self.path == "/v1/metrics":
                     receiver.take_metrics(metrics_pb2.ExportMetricsServiceRequest.FromString(body))
                     return metrics_pb2.ExportMetricsServiceResponse().SerializeToString()
+                if self.path == "/v1/logs":
+                    receiver.take_lines(logs_pb2.ExportLogsServiceRequest.FromString(body))
+                    return logs_pb2.ExportLogsServiceResponse().SerializeToString()
                 raise KeyError(self.path)
 
             def _reply(self, status: int, body: bytes) -> None:
@@ -335,6 +362,20 @@ def _spans(request: trace_pb2.ExportTraceServiceRequest) -> Iterable[Span]:
                     status_message=span.status.message,
                     scope=of_scope.scope.name,
                     resource=resource,
+                )
+
+
+def _lines(request: logs_pb2.ExportLogsServiceRequest) -> Iterable[LogLine]:
+    for of_resource in request.resource_logs:
+        for of_scope in of_resource.scope_logs:
+            for record in of_scope.log_records:
+                yield LogLine(
+                    event=record.event_name,
+                    severity=record.severity_text,
+                    body=record.body.string_value,
+                    attributes=_attributes(record.attributes),
+                    scope=of_scope.scope.name,
+                    resource=_attributes(of_resource.resource.attributes),
                 )
 
 

@@ -11,6 +11,7 @@ from permitted_node import acl
 
 from semel.broker.acls.authorizer import Authorizer
 from semel.broker.acls.decision import AclSet, Decision, host_of
+from semel.broker.audit import Audit
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.permissions import STANDARD_AUTHORIZER
 from semel.protocol.acls import Acl, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
@@ -123,7 +124,7 @@ class Source:
 
 def authorizer(source: Source, **settings: object) -> Authorizer:
     config = NodeConfig(authorizer_class_name=STANDARD_AUTHORIZER, super_users="User:root;User:CN=a,O=b", **settings)  # type: ignore[arg-type]
-    return Authorizer(config, source)
+    return Authorizer(config, source, Audit(1))
 
 
 def test_S7_a_super_user_needs_no_acl_and_a_decision_follows_the_acls() -> None:

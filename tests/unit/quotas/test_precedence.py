@@ -33,9 +33,9 @@ def entity(user: str, client: str, of_user: str, of_client: str) -> QuotaEntity:
     return QuotaEntity(named[user], {**named, "name": of_client}[client])
 
 
-ENTITIES = [
-    entity(user, client, of_user, of_client) for user, client in ORDER for of_user in NAMES for of_client in NAMES
-]
+ENTITIES = list(
+    dict.fromkeys(entity(*kinds, of_user, of_client) for kinds in ORDER for of_user in NAMES for of_client in NAMES)
+)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy

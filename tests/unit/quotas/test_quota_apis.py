@@ -63,8 +63,9 @@ def test_quotas_are_set_listed_and_removed(tmp_path: Path, version: int, caplog:
         assert await listed(node) == []
         with caplog.at_level(logging.WARNING, "semel.audit"):
             assert await alter(node, both, home, version=version) == [0, 0]
-        assert "quota set by" in caplog.text
-        assert "user 'alice', default client-id producer_byte_rate=1e+06" in caplog.text
+        assert "quota.set: principal=" in caplog.text
+        told = "of=\"user 'alice', default client-id\" quota='producer_byte_rate' value=1000000.0"
+        assert told in caplog.text
         assert await listed(node) == [
             ([("user", "alice"), ("client-id", None)], {RATE: 1e6, "request_percentage": 12.5}),
             ([("ip", "127.0.0.1")], {"connection_creation_rate": 7.0}),
@@ -72,7 +73,7 @@ def test_quotas_are_set_listed_and_removed(tmp_path: Path, version: int, caplog:
         gone = entry({"user": "alice", "client-id": None}, (RATE, None), ("consumer_byte_rate", None))
         with caplog.at_level(logging.WARNING, "semel.audit"):
             assert await alter(node, gone, version=version) == [0]
-        assert "quota removed by" in caplog.text
+        assert "quota.removed: principal=" in caplog.text
         assert (await listed(node))[0][1] == {"request_percentage": 12.5}
 
     run_with_node(tmp_path, test)

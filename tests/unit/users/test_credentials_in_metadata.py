@@ -191,9 +191,9 @@ def test_changes_are_in_the_audit_log_and_secrets_in_no_log(tmp_path: Path, capl
     with_node(tmp_path, test)
     told = [record.message for record in caplog.records if record.name == "semel.audit"]
     assert told == [
-        "password of user 'a' set by somebody (there is no authorizer): SCRAM-SHA-256, 4096 iterations; "
-        "SCRAM-SHA-512, 8192 iterations",
-        "password of user 'a' removed by somebody (there is no authorizer): SCRAM-SHA-256",
+        "password.set: principal='somebody (there is no authorizer)' user='a' "
+        "mechanisms='SCRAM-SHA-256, 4096 iterations; SCRAM-SHA-512, 8192 iterations'",
+        "password.removed: principal='somebody (there is no authorizer)' user='a' mechanisms='SCRAM-SHA-256'",
     ]
     assert not any(secret in caplog.text for secret in SECRETS)
 

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from semel.broker.diagnostics.client_abort import abort_as_asked
 from semel.broker.listeners.kafka.apis.bounded_concurrency import bounded_concurrency
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.permitted.cluster import abort_by_marker
 from semel.protocol.acls import AclOperation
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
@@ -106,7 +106,7 @@ async def _abort_on(context: RequestContext, tp: TopicPartition, producer: Produ
     # No transaction ever includes the coordinator's own log, whose batches nobody else may write.
     if tp.topic == TRANSACTIONS_TOPIC:
         raise UsageError(f"no transaction includes {tp}", ErrorCode.INVALID_TOPIC_EXCEPTION)
-    await abort_as_asked(context.node, tp, producer)
+    await abort_by_marker(context.node, context.rights, tp, producer)
 
 
 def _code(tp: TopicPartition, code: ErrorCode) -> ErrorCode:

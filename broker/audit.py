@@ -1,0 +1,111 @@
+"""The audit log: who did, or was refused, what, and from where. The logger `semel.audit`, one line an event.
+
+Each line has an event's name and fields, `topic.created: principal='User:alice' host='10.0.0.7' topic='orders'`. They
+are attributes of the record, too: JSON lines have them under `attributes`, and `telemetry/otlp_logs.py` exports them.
+No field is a secret (S5), and no text that a client chose can begin a line of its own: strings are quoted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from semel.broker.acls.rights import Rights
+from semel.runtime.caller import caller_origin
+from semel.runtime.limited_log import LimitedLog
+
+LOGGER: Final = "semel.audit"
+EVENT: Final = "event.name"
+NODE: Final = "semel.node.id"
+"""Of several in one process, whose line it is."""
+_TEXT_SHOWN: Final = 300
+"""Longer values are cut: a node's name for anything is at most 249 characters long."""
+
+Detail: TypeAlias = str | int | float
+
+
+class Event(StrEnum):
+    """What is told. docs/security.md lists them."""
+
+    TOPIC_CREATED = "topic.created"
+    TOPIC_DELETED = "topic.deleted"
+    PARTITIONS_ADDED = "partitions.added"
+    RECORDS_DELETED = "records.deleted"
+    SETTINGS_CHANGED = "settings.changed"
+    GROUP_DELETED = "group.deleted"
+    OFFSETS_DELETED = "offsets.deleted"
+    TRANSACTION_ABORTED = "transaction.aborted"
+    HANGING_TRANSACTION_ENDED = "hanging_transaction.ended"
+    ACL_ADDED = "acl.added"
+    ACL_REMOVED = "acl.removed"
+    QUOTA_SET = "quota.set"
+    QUOTA_REMOVED = "quota.removed"
+    PASSWORD_SET = "password.set"  # noqa: S105 (a name)
+    PASSWORD_REMOVED = "password.removed"  # noqa: S105 (a name)
+    NODE_CORDONED = "node.cordoned"
+    NODE_UNCORDONED = "node.uncordoned"
+    NODE_REMOVED = "node.removed"
+    REPLICAS_MOVED = "replicas.moved"
+    MOVE_CANCELLED = "move.cancelled"
+    LEADER_ELECTED = "leader.elected"
+    DENIED = "denied"
+    ALLOWED = "allowed"
+    CERTIFICATE_REFUSED = "certificate.refused"
+
+
+class Audit:
+    """Of one node. On the event loop."""
+
+    def __init__(self, node_id: int) -> None:
+        self._node: Final = {NODE: node_id}
+        self._log = logging.getLogger(LOGGER)
+        # What strangers make it say is bounded, each kind by itself: nobody hides a change or a denial behind others.
+        self._refused = LimitedLog(self._log)
+        self._allowed = LimitedLog(self._log, level=logging.INFO)
+
+    def changed(self, rights: Rights, event: Event, /, **details: Detail) -> None:
+        """Tell of something that a caller has changed. Each is told: who may change things has the right to."""
+        text, attributes = _described(event, {**_caller(rights), **details})
+        self._log.warning("%s", text, extra=self._node | attributes)
+
+    def denied(self, **details: Detail) -> None:
+        """Tell of something that was asked for by name and refused; at most so many a minute."""
+        self._refuse(Event.DENIED, details)
+
+    def certificate_refused(self, **details: Detail) -> None:
+        """Tell of a certificate that no rule makes a principal of; at most so many a minute."""
+        self._refuse(Event.CERTIFICATE_REFUSED, details)
+
+    def allowed(self, **details: Detail) -> None:
+        """Tell of something that somebody may do, of which a sample is told; at most so many a minute."""
+        text, attributes = _described(Event.ALLOWED, {**_origin(), **details})
+        self._allowed.write("%s", text, extra=self._node | attributes)
+
+    def _refuse(self, event: Event, details: Mapping[str, Detail]) -> None:
+        text, attributes = _described(event, details)
+        self._refused.write("%s", text, extra=self._node | attributes)
+
+    def close(self) -> None:
+        """Say what was left out so far."""
+        self._refused.close()
+        self._allowed.close()
+
+
+def _caller(rights: Rights) -> dict[str, Detail]:
+    return {"principal": rights.who, **_origin()}
+
+
+def _origin() -> dict[str, Detail]:
+    origin = caller_origin()
+    return {} if origin is None else {"host": origin.host, "client_id": origin.client_id}
+
+
+def _described(event: Event, details: Mapping[str, Detail]) -> tuple[str, dict[str, object]]:
+    """Return an event as a line, and as the attributes of a record: no name of one is without a dot, so that it can't
+    be that of an attribute which records have.
+    """
+    shown = {name: value[:_TEXT_SHOWN] if isinstance(value, str) else value for name, value in details.items()}
+    text = " ".join(f"{name}={value!r}" for name, value in shown.items())
+    return f"{event}: {text}", {EVENT: event.value, **{f"semel.{name}": value for name, value in shown.items()}}
