@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from semel.broker.acls.authorizer import Authorizer
 from semel.broker.acls.decision import AclSet
-from semel.broker.audit import Audit
+from semel.broker.audit.log import Audit
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.permissions import STANDARD_AUTHORIZER
 from semel.protocol.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType

@@ -17,7 +17,8 @@ from enum import Enum
 from typing import Any, Final
 
 from semel.broker.acls.authorizer import Authorizer
-from semel.broker.audit import Audit
+from semel.broker.audit.export import AuditExport
+from semel.broker.audit.log import Audit
 from semel.broker.cluster_changes import ClusterChanges
 from semel.broker.cluster_duties import ClusterDuties
 from semel.broker.config.exposure import ALLOW_SETTING, check_exposure, exposed_listeners
@@ -84,7 +85,6 @@ from semel.broker.start_errors import (
     kafka_not_bound,
     peers_not_bound,
 )
-from semel.broker.telemetry.otlp_logs import AuditExport
 from semel.broker.telemetry.tracing import NodeTracing
 from semel.broker.users.tokens import Tokens, tokens_of
 from semel.broker.users.users import Users, check_somebody, users_of

@@ -7,8 +7,9 @@ import logging
 import re
 import sys
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
+from semel.broker.audit.log import LOGGER, attributes_of
 from semel.runtime.flood_guard import FloodGuard
 
 _LINE_CHARACTERS_MAX: Final = 16 << 10
@@ -21,15 +22,6 @@ _PASSWORD_IN_URL: Final = re.compile(r"(?P<before>://[^\s:/@]*):[^\s@/]+@")
 def redact(text: str) -> str:
     """Return `text` with the passwords of URLs taken out (S5)."""
     return _PASSWORD_IN_URL.sub(r"\g<before>:***@", text)
-
-
-def attributes_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Return what a record has beside its text: names with a dot, which `logging`'s own have not. Texts are bounded."""
-    return {
-        name: _cut(redact(value)) if isinstance(value, str) else value
-        for name, value in vars(record).items()
-        if "." in name
-    }
 
 
 def _cut(text: str) -> str:
@@ -99,4 +91,6 @@ def configure_logging(log_format: str, log_level: str, stream: TextIO | None = N
         root.removeHandler(other)
     root.addHandler(handler)
     root.setLevel(log_level.upper())
+    # Who sets a higher level wants less about the node's health, and still hears who changed what.
+    logging.getLogger(LOGGER).setLevel(logging.INFO)
     return guard

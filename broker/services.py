@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from semel.broker.acls.authorizer import Authorizer
-from semel.broker.audit import Audit
+from semel.broker.audit.log import Audit
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import LoadedConfig
 from semel.broker.logs.manager import LogManager

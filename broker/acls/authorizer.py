@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from semel.broker.acls.decision import AclSet, Decision, host_of
 from semel.broker.acls.principals import USER, principal_of_certificate
-from semel.broker.audit import Audit
+from semel.broker.audit.log import Audit
 from semel.broker.config.permissions import PermissionConfig, super_users_of
 from semel.broker.config.principal_rules import DEFAULT, NO_RULE, PrincipalMapping
 from semel.protocol.acls import Acl, AclOperation, ResourceType

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel.broker.acls.rights import Rights
-from semel.broker.audit import Event
+from semel.broker.audit.log import Event
 from semel.broker.handlers import acls
 from semel.broker.handlers.acls import Deleted
 from semel.broker.services import Services
@@ -20,7 +20,7 @@ async def create_acls(node: Services, rights: Rights, wanted: Sequence[Acl]) -> 
     outcomes = await acls.create_acls(node, wanted)
     for acl, error in zip(wanted, outcomes, strict=True):
         if error is None:
-            node.audit.changed(rights, Event.ACL_ADDED, acl=str(acl))
+            node.audit.changed(rights.who, Event.ACL_ADDED, acl=str(acl))
     return outcomes
 
 
@@ -30,7 +30,7 @@ async def delete_acls(node: Services, rights: Rights, filters: Sequence[AclFilte
     rights.check_cluster()
     deleted = await acls.delete_acls(node, filters)
     for acl in dict.fromkeys(acl for each in deleted for acl in each.acls):
-        node.audit.changed(rights, Event.ACL_REMOVED, acl=str(acl))
+        node.audit.changed(rights.who, Event.ACL_REMOVED, acl=str(acl))
     return deleted
 
 

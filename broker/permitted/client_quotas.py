@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel.broker.acls.rights import Rights
-from semel.broker.audit import Event
+from semel.broker.audit.log import Event
 from semel.broker.handlers import client_quotas
 from semel.broker.handlers.client_quotas import Altered
 from semel.broker.services import Services
@@ -24,9 +24,9 @@ async def alter_client_quotas(
                 if error is not None:
                     continue
                 if value is None:
-                    node.audit.changed(rights, Event.QUOTA_REMOVED, of=str(entity), quota=key)
+                    node.audit.changed(rights.who, Event.QUOTA_REMOVED, of=str(entity), quota=key)
                 else:
-                    node.audit.changed(rights, Event.QUOTA_SET, of=str(entity), quota=key, value=value)
+                    node.audit.changed(rights.who, Event.QUOTA_SET, of=str(entity), quota=key, value=value)
     return results
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from semel.broker.acls.rights import Rights
-from semel.broker.audit import Event
+from semel.broker.audit.log import Event
 from semel.broker.diagnostics.client_abort import abort_as_asked
 from semel.broker.diagnostics.hanging import end_hanging
 from semel.broker.diagnostics.history import Told, read_history
@@ -34,14 +34,14 @@ async def cordon(node: Services, rights: Rights, node_id: int, *, is_cordoned: b
     """See `nodes.cordon`."""
     rights.check_cluster()
     await nodes.cordon(node, node_id, is_cordoned=is_cordoned)
-    node.audit.changed(rights, Event.NODE_CORDONED if is_cordoned else Event.NODE_UNCORDONED, node=node_id)
+    node.audit.changed(rights.who, Event.NODE_CORDONED if is_cordoned else Event.NODE_UNCORDONED, node=node_id)
 
 
 async def remove(node: Services, rights: Rights, node_id: int) -> None:
     """See `nodes.remove`."""
     rights.check_cluster()
     await nodes.remove(node, node_id)
-    node.audit.changed(rights, Event.NODE_REMOVED, node=node_id)
+    node.audit.changed(rights.who, Event.NODE_REMOVED, node=node_id)
 
 
 def data_folder(node: Services, rights: Rights) -> LogDir:
@@ -62,10 +62,10 @@ async def move_replicas(
     outcomes = await reassign(node, wanted, may_change_factor=may_change_factor)
     async for tp, replicas in in_turns(wanted.items()):
         if outcomes[tp] is None and replicas is None:
-            node.audit.changed(rights, Event.MOVE_CANCELLED, topic=tp.topic, partition=tp.partition)
+            node.audit.changed(rights.who, Event.MOVE_CANCELLED, topic=tp.topic, partition=tp.partition)
         elif outcomes[tp] is None:
             told = ",".join(map(str, replicas or ()))
-            node.audit.changed(rights, Event.REPLICAS_MOVED, topic=tp.topic, partition=tp.partition, replicas=told)
+            node.audit.changed(rights.who, Event.REPLICAS_MOVED, topic=tp.topic, partition=tp.partition, replicas=told)
     return outcomes
 
 
@@ -83,7 +83,9 @@ async def elect(node: Services, rights: Rights, wanted: Sequence[TopicPartition]
     outcomes = await elect_leaders(node, wanted, unclean=unclean)
     async for tp in in_turns(dict.fromkeys(wanted)):
         if outcomes[tp] is None:
-            node.audit.changed(rights, Event.LEADER_ELECTED, topic=tp.topic, partition=tp.partition, unclean=unclean)
+            node.audit.changed(
+                rights.who, Event.LEADER_ELECTED, topic=tp.topic, partition=tp.partition, unclean=unclean
+            )
     return outcomes
 
 
@@ -121,7 +123,7 @@ async def end_hanging_transaction(
     rights.check_cluster()
     producer, is_committed = await end_hanging(node, tp, start_offset, end, unknown_elsewhere=unknown_elsewhere)
     node.audit.changed(
-        rights,
+        rights.who,
         Event.HANGING_TRANSACTION_ENDED,
         topic=tp.topic,
         partition=tp.partition,
@@ -136,7 +138,7 @@ async def abort_by_marker(node: Services, rights: Rights, tp: TopicPartition, pr
     """See `abort_as_asked`. Whoever calls has asked for the right."""
     await abort_as_asked(node, tp, producer)
     node.audit.changed(
-        rights,
+        rights.who,
         Event.TRANSACTION_ABORTED,
         topic=tp.topic,
         partition=tp.partition,

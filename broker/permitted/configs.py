@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from semel.broker.acls.rights import Rights
-from semel.broker.audit import Event
+from semel.broker.audit.log import Event
 from semel.broker.handlers import configs
 from semel.broker.services import Services
 from semel.protocol.acls import ResourceType as Protected
@@ -44,7 +44,7 @@ async def alter_configs(node: Services, rights: Rights, request: AlterConfigsReq
     if not request.validate_only:
         named = (*request.values, *request.remove, *request.append, *request.subtract)
         node.audit.changed(
-            rights,
+            rights.who,
             Event.SETTINGS_CHANGED,
             resource=f"{request.resource_type.name}:{request.resource_name}",
             settings=", ".join(f"{name}={request.values[name]}" if name in request.values else name for name in named),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from semel.broker.acls.rights import Rights
-from semel.broker.audit import Event
+from semel.broker.audit.log import Event
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.permitted.transactions import commit_readable
 from semel.broker.services import Services
@@ -141,7 +141,7 @@ async def delete_offsets(
     response = await node.groups.delete_offsets(replace(request, partitions=allowed))
     done = Counter([tp.topic async for tp, error in in_turns(response.errors.items()) if error is ErrorCode.NONE])
     for topic, count in done.items():
-        node.audit.changed(rights, Event.OFFSETS_DELETED, group=request.group_id, topic=topic, partitions=count)
+        node.audit.changed(rights.who, Event.OFFSETS_DELETED, group=request.group_id, topic=topic, partitions=count)
     return OffsetDeleteResponse({**response.errors, **errors})
 
 
@@ -165,7 +165,7 @@ async def delete(node: Services, rights: Rights, request: DeleteGroupRequest) ->
     """See `GroupCoordinator.delete`."""
     rights.check(_GROUP, request.group_id)
     await node.groups.delete(request)
-    node.audit.changed(rights, Event.GROUP_DELETED, group=request.group_id)
+    node.audit.changed(rights.who, Event.GROUP_DELETED, group=request.group_id)
 
 
 async def consumer_heartbeat(

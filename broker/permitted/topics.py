@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from semel.broker.acls.rights import Rights
-from semel.broker.audit import Event
+from semel.broker.audit.log import Event
 from semel.broker.handlers.delete_records import TIMEOUT_MS, DeletedRecords, delete_records
 from semel.broker.handlers.list_offsets import UNKNOWN_OFFSET, list_offsets
 from semel.broker.handlers.newest import know_topics
@@ -47,7 +47,7 @@ async def create_topics(
         async for result in in_turns(results):
             if result.error is ErrorCode.NONE:
                 count = 0 if result.topic is None else len(result.topic.partitions)
-                node.audit.changed(rights, Event.TOPIC_CREATED, topic=result.name, partitions=count)
+                node.audit.changed(rights.who, Event.TOPIC_CREATED, topic=result.name, partitions=count)
     return results
 
 
@@ -82,7 +82,7 @@ async def delete_topics(
     results = await _delete(node, rights, wanted, mutations)
     async for result in in_turns(results):
         if result.error is ErrorCode.NONE:
-            node.audit.changed(rights, Event.TOPIC_DELETED, topic=result.name)
+            node.audit.changed(rights.who, Event.TOPIC_DELETED, topic=result.name)
     return results
 
 
@@ -130,7 +130,7 @@ async def create_partitions(
     rights.check(_TOPIC, name)
     await changes.create_partitions(node, name, total_count, validate_only=validate_only, mutations=mutations)
     if not validate_only:
-        node.audit.changed(rights, Event.PARTITIONS_ADDED, topic=name, partitions=total_count)
+        node.audit.changed(rights.who, Event.PARTITIONS_ADDED, topic=name, partitions=total_count)
 
 
 async def create_partitions_of_many(
@@ -150,7 +150,7 @@ async def create_partitions_of_many(
     if not validate_only:
         for each, result in zip(allowed, results, strict=True):
             if result.error is ErrorCode.NONE:
-                node.audit.changed(rights, Event.PARTITIONS_ADDED, topic=each.topic, partitions=each.total_count)
+                node.audit.changed(rights.who, Event.PARTITIONS_ADDED, topic=each.topic, partitions=each.total_count)
     grown = iter(results)
     return [refused_topic(rights, each.topic) if each.topic in denied else next(grown) for each in wanted]
 
@@ -164,7 +164,7 @@ async def delete(
     deleted = await delete_records(node, allowed, timeout_ms=timeout_ms)
     done = Counter([tp.topic async for tp, result in in_turns(deleted.items()) if result.error is ErrorCode.NONE])
     for topic, count in done.items():
-        node.audit.changed(rights, Event.RECORDS_DELETED, topic=topic, partitions=count)
+        node.audit.changed(rights.who, Event.RECORDS_DELETED, topic=topic, partitions=count)
     if not denied:
         return deleted
     return {

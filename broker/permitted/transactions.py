@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from semel.broker.acls.rights import Rights
-from semel.broker.audit import Event
+from semel.broker.audit.log import Event
 from semel.broker.handlers.add_partitions import add_partitions, refusal_to_add
 from semel.broker.handlers.offset_commit import commit_offsets
 from semel.broker.services import Services
@@ -132,7 +132,7 @@ async def abort_transaction(node: Services, rights: Rights, request: AbortTransa
     """See `TransactionCoordinator.abort`."""
     check_transaction(rights, request.transactional_id)
     await node.transactions.abort(request)
-    node.audit.changed(rights, Event.TRANSACTION_ABORTED, transactional_id=request.transactional_id)
+    node.audit.changed(rights.who, Event.TRANSACTION_ABORTED, transactional_id=request.transactional_id)
 
 
 async def list_transactions(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel.broker.acls.rights import Rights
-from semel.broker.audit import Event
+from semel.broker.audit.log import Event
 from semel.broker.handlers import users
 from semel.broker.handlers.users import Described, Outcomes
 from semel.broker.services import Services
@@ -24,10 +24,10 @@ async def alter_users(
             continue
         passwords = [f"{each.mechanism}, {each.iterations} iterations" for each in alteration.verifiers]
         if passwords:
-            node.audit.changed(rights, Event.PASSWORD_SET, user=user, mechanisms="; ".join(passwords))
+            node.audit.changed(rights.who, Event.PASSWORD_SET, user=user, mechanisms="; ".join(passwords))
         else:
             removed = ", ".join(alteration.removed) or "the whole user"
-            node.audit.changed(rights, Event.PASSWORD_REMOVED, user=user, mechanisms=removed)
+            node.audit.changed(rights.who, Event.PASSWORD_REMOVED, user=user, mechanisms=removed)
     return outcomes
 
 

@@ -7,7 +7,6 @@ dropped, and the event loop never waits. Where nobody has asked, there is no `No
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from opentelemetry.trace import Span, SpanKind
 
+from semel.broker.telemetry.providers import end_provider
 from semel.broker.telemetry.resource import node_resource
 from semel.group_coordinator.effects import GroupEvent, GroupEventKind
 from semel.protocol.batch_header import iter_batches
@@ -28,7 +28,6 @@ from semel.runtime.setting import ConfigError
 from semel.runtime.telemetry.otel_environment import exporter_class, exporters_asked_for
 from semel.runtime.telemetry.sampling import SamplerProbe
 from semel.runtime.telemetry.tracing import Attributes, Spans, end_span
-from semel.runtime.threads import Threads
 from semel.txn_coordinator.tracing import TransactionSpans
 
 if TYPE_CHECKING:
@@ -43,8 +42,6 @@ _log = logging.getLogger("semel.tracing")
 LINKS_MAX: Final = 128
 REBALANCES_MAX: Final = 1_000
 """So many groups may be in a rebalance whose span is open; of more, the oldest ends early."""
-FLUSH_TIMEOUT_S: Final = 3.0
-_QUICK_S: Final = 5.0
 
 
 class NodeTracing:
@@ -82,17 +79,8 @@ class NodeTracing:
 
     async def stop(self) -> None:
         """Send what there is, for a moment, beside the event loop."""
-        loop = asyncio.get_running_loop()
         self.groups.close()
-        thread = Threads(1, "semel-spans")
-        try:
-            async with asyncio.timeout(_QUICK_S):
-                await loop.run_in_executor(thread, self._provider.force_flush, int(FLUSH_TIMEOUT_S * 1000))
-                await loop.run_in_executor(thread, self._provider.shutdown)
-        except TimeoutError:
-            _log.info("the last spans could not be exported in time")
-        finally:
-            thread.shutdown(wait=False)
+        await end_provider(self._provider, _log, "spans")
 
 
 class AppendSpans:

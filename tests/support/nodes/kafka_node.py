@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from semel.broker.acls.authorizer import Authorizer
-from semel.broker.audit import Audit
+from semel.broker.audit.log import Audit
 from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.listeners.kafka.listener import KafkaListener

@@ -11,7 +11,7 @@ from permitted_node import acl
 
 from semel.broker.acls.authorizer import Authorizer
 from semel.broker.acls.decision import AclSet, Decision, host_of
-from semel.broker.audit import Audit
+from semel.broker.audit.log import Audit
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.permissions import STANDARD_AUTHORIZER
 from semel.protocol.acls import Acl, AclFilter, AclOperation, AclPermission, PatternType, ResourceType

@@ -326,7 +326,7 @@ def test_a_denied_request_is_told_to_the_operator(tmp_path: Path, caplog: pytest
         assert "denied" not in caplog.text
         await ask(node, ApiKey.DESCRIBE_GROUPS, 1, groups=("g",))
 
-    with caplog.at_level("WARNING", "semel.audit"):
+    with caplog.at_level("INFO", "semel.audit"):
         run_with_node(tmp_path, test, **PERMITTED)
     denied = "denied: principal='User:ANONYMOUS' host='127.0.0.1' operation='DESCRIBE' resource='GROUP:g'"
     assert f"{denied} request='DESCRIBE_GROUPS'" in caplog.text
@@ -344,7 +344,7 @@ def test_S7_every_change_of_acls_is_told_whatever_was_refused_before(
         await permitted_acls.create_acls(node, ALL_RIGHTS, wanted)
         await permitted_acls.delete_acls(node, ALL_RIGHTS, [AclFilter()])
 
-    with caplog.at_level("WARNING", "semel.audit"):
+    with caplog.at_level("INFO", "semel.audit"):
         run_with_node(tmp_path, test, **PERMITTED)
     lines = [record.getMessage() for record in caplog.records]
     assert sum(line.startswith("denied") for line in lines) == 50

@@ -61,7 +61,7 @@ def test_quotas_are_set_listed_and_removed(tmp_path: Path, version: int, caplog:
         home = entry({"ip": "127.0.0.1"}, ("connection_creation_rate", 7))
         assert await alter(node, both, version=version, validate_only=True) == [0]
         assert await listed(node) == []
-        with caplog.at_level(logging.WARNING, "semel.audit"):
+        with caplog.at_level(logging.INFO, "semel.audit"):
             assert await alter(node, both, home, version=version) == [0, 0]
         assert "quota.set: principal=" in caplog.text
         told = "of=\"user 'alice', default client-id\" quota='producer_byte_rate' value=1000000.0"
@@ -71,7 +71,7 @@ def test_quotas_are_set_listed_and_removed(tmp_path: Path, version: int, caplog:
             ([("ip", "127.0.0.1")], {"connection_creation_rate": 7.0}),
         ]
         gone = entry({"user": "alice", "client-id": None}, (RATE, None), ("consumer_byte_rate", None))
-        with caplog.at_level(logging.WARNING, "semel.audit"):
+        with caplog.at_level(logging.INFO, "semel.audit"):
             assert await alter(node, gone, version=version) == [0]
         assert "quota.removed: principal=" in caplog.text
         assert (await listed(node))[0][1] == {"request_percentage": 12.5}

@@ -5,27 +5,22 @@ The records of one logger alone: all else that a node logs is for its operator, 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Self
 
-from semel.broker.audit import EVENT, LOGGER, NODE
+from semel.broker.audit.log import EVENT, LOGGER, NODE, attributes_of
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.node_log import attributes_of
+from semel.broker.telemetry.providers import end_provider
 from semel.broker.telemetry.resource import node_resource
 from semel.runtime.setting import ConfigError
 from semel.runtime.telemetry.otel_environment import exporter_class, exporters_asked_for
-from semel.runtime.threads import Threads
 
 if TYPE_CHECKING:
     from opentelemetry.sdk._logs import LoggerProvider
 
 _log = logging.getLogger("semel.node")
 
-_LAST_EXPORT_S: Final = 3.0
-"""How long the end of a node waits for a collector."""
-_QUICK_S: Final = 5.0
 _SEVERITIES: Final = {logging.INFO: 9, logging.WARNING: 13, logging.ERROR: 17}
 """OpenTelemetry's numbers."""
 _TEXTS: Final = {9: "INFO", 13: "WARN", 17: "ERROR"}
@@ -66,16 +61,7 @@ class AuditExport:
     async def stop(self) -> None:
         """Send what there is, for a moment, beside the event loop."""
         logging.getLogger(LOGGER).removeHandler(self._handler)
-        loop = asyncio.get_running_loop()
-        thread = Threads(1, "semel-audit")
-        try:
-            async with asyncio.timeout(_QUICK_S):
-                await loop.run_in_executor(thread, self._provider.force_flush, int(_LAST_EXPORT_S * 1000))
-                await loop.run_in_executor(thread, self._provider.shutdown)
-        except TimeoutError:
-            _log.info("the last lines of the audit log could not be exported in time")
-        finally:
-            thread.shutdown(wait=False)
+        await end_provider(self._provider, _log, "lines of the audit log")
 
     def abandon(self) -> None:
         """Send no more, as a killed process does."""

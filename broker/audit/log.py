@@ -1,7 +1,7 @@
-"""The audit log: who did, or was refused, what, and from where. The logger `semel.audit`, one line an event.
+"""Who did, or was refused, what, and from where: the logger `semel.audit`, one line an event.
 
 Each line has an event's name and fields, `topic.created: principal='User:alice' host='10.0.0.7' topic='orders'`. They
-are attributes of the record, too: JSON lines have them under `attributes`, and `telemetry/otlp_logs.py` exports them.
+are attributes of the record, too: JSON lines have them under `attributes`, and `export.py` sends them to a collector.
 No field is a secret (S5), and no text that a client chose can begin a line of its own: strings are quoted.
 """
 
@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from semel.broker.acls.rights import Rights
 from semel.runtime.caller import caller_origin
 from semel.runtime.limited_log import LimitedLog
 
@@ -65,10 +64,13 @@ class Audit:
         self._refused = LimitedLog(self._log)
         self._allowed = LimitedLog(self._log, level=logging.INFO)
 
-    def changed(self, rights: Rights, event: Event, /, **details: Detail) -> None:
-        """Tell of something that a caller has changed. Each is told: who may change things has the right to."""
-        text, attributes = _described(event, {**_caller(rights), **details})
-        self._log.warning("%s", text, extra=self._node | attributes)
+    def changed(self, who: str, event: Event, /, **details: Detail) -> None:
+        """Tell of something that somebody has changed. Each is told: who may change things has the right to.
+
+        who: the caller, as `Rights.who` names it
+        """
+        text, attributes = _described(event, {"principal": who, **_origin(), **details})
+        self._log.info("%s", text, extra=self._node | attributes)
 
     def denied(self, **details: Detail) -> None:
         """Tell of something that was asked for by name and refused; at most so many a minute."""
@@ -93,10 +95,6 @@ class Audit:
         self._allowed.close()
 
 
-def _caller(rights: Rights) -> dict[str, Detail]:
-    return {"principal": rights.who, **_origin()}
-
-
 def _origin() -> dict[str, Detail]:
     origin = caller_origin()
     return {} if origin is None else {"host": origin.host, "client_id": origin.client_id}
@@ -109,3 +107,8 @@ def _described(event: Event, details: Mapping[str, Detail]) -> tuple[str, dict[s
     shown = {name: value[:_TEXT_SHOWN] if isinstance(value, str) else value for name, value in details.items()}
     text = " ".join(f"{name}={value!r}" for name, value in shown.items())
     return f"{event}: {text}", {EVENT: event.value, **{f"semel.{name}": value for name, value in shown.items()}}
+
+
+def attributes_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Return what a record has beside its text: names with a dot, which those of `logging` itself have not."""
+    return {name: value for name, value in vars(record).items() if "." in name}
