@@ -1,5 +1,6 @@
 """Who calls over gRPC: each call carries the user's name and password in `authorization: Basic ...` (RFC 7617), or a
-token in `authorization: Bearer ...` (RFC 6750).
+token in `authorization: Bearer ...` (RFC 6750). A delegation token is shown like a user: its id, and its HMAC as the
+password.
 
 A password that was right once is known without another check. Health checks are answered to anybody: they say only
 whether the node serves.
@@ -79,8 +80,6 @@ class AuthenticatingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
         except TokenError as error:
             return self._refusing("", _INVALID_TOKEN, ascii(str(error)))
         set_user(token.subject)
-        if handler.stream_stream is None:
-            return handler
         over = f"the token of the user {token.subject} has ended"
         return self._watched(handler, lambda: token.is_current, over)
 
@@ -92,12 +91,16 @@ class AuthenticatingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
             return self._refusing("", _NO_PASSWORDS)
         name, password = _parsed(text)
         await users.settled()
+        if users.delegation is not None and not users.has(name):
+            delegated = users.delegation.check(name, password)
+            if delegated is not None:
+                set_user(delegated.subject, is_delegated=True)
+                over = f"the delegation token {name} has expired, or was taken back"
+                return self._watched(handler, lambda: delegated.is_current, over)
         verifier = users.knows_password(name, password) or await users.check_password(name, password)
         if verifier is None:
             return self._refusing(name, _WRONG)
         set_user(name)
-        if handler.stream_stream is None:
-            return handler
         over = f"the user {name} was removed, or has another password now"
         return self._watched(handler, lambda: users.is_current(name, verifier), over)
 
@@ -118,6 +121,8 @@ class AuthenticatingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
         self, handler: grpc.RpcMethodHandler[Any, Any], is_current: Callable[[], bool], over: str
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """Return what serves a stream for as long as its user may. over: what is said to it then"""
+        if handler.stream_stream is None:
+            return handler
         serve: Any = handler.stream_stream
 
         async def run(requests: AsyncIterator[Any], context: Context) -> None:

@@ -1,8 +1,9 @@
 """A Kafka connection until its client has proven who it is: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152).
 
 Until then it is served these two and ApiVersions, with small requests, and for a bounded time. Afterwards it is served
-everything, and its user stays the same. With a password a client does not authenticate a second time
-(`session_lifetime_ms` is 0); with a token it does before that ends, on the same connection (KIP-368).
+everything, and its user stays the same. With a token it authenticates again before that ends, on the same connection
+(KIP-368); with a password before connections.max.reauth.ms is over, where that is set, and is told so
+(`session_lifetime_ms`). Who asks for anything else after that is closed.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ async def handle_sasl_authenticate(context: RequestContext, body: memoryview) ->
         await asyncio.sleep(FAILED_DELAY_S)
     if is_proven:
         context.admit()
-        if here.token is not None and context.api_version >= _LIFETIME_VERSION:
-            return await write_response(context, auth_bytes=answer, session_lifetime=here.token.left_ms())
+        if context.api_version >= _LIFETIME_VERSION:
+            return await write_response(context, auth_bytes=answer, session_lifetime=here.lifetime_ms)
     return await write_response(context, auth_bytes=answer)
 
 
