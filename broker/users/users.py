@@ -14,18 +14,18 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sasl import takes_passwords
 from semel.broker.config.tokens import OAUTHBEARER
-from semel.broker.metadata.metadata import Metadata
 from semel.broker.users.decoys import Decoys, Shapes, shapes_of
 from semel.broker.users.delegation import DelegationTokens, delegation_of
 from semel.broker.users.user_file import UserVerifiers, read_users
+from semel.protocol.delegation_tokens import DelegationToken
 from semel.protocol.errors import ErrorCode, RetriableError, UsageError
 from semel.protocol.schemes import asks_for_password
 from semel.protocol.scram import Verifier
@@ -43,6 +43,26 @@ _CHECKS_MAX: Final = 100
 _REMEMBERED_MAX: Final = 10_000
 """Right passwords that are known without another check."""
 _NOBODY: Final[UserVerifiers] = MappingProxyType({})
+
+
+class UsersSource(Protocol):
+    """What has the users and the delegation tokens as they are now: an image of the metadata."""
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def users(self) -> UserVerifiers: ...
+
+    @property
+    def delegation_tokens(self) -> Mapping[str, DelegationToken]: ...
+
+
+class MetadataSource(Protocol):
+    """What has the newest image."""
+
+    @property
+    def image(self) -> UsersSource: ...
 
 
 class Users:
@@ -255,7 +275,7 @@ async def users_of(config: NodeConfig) -> Users | None:
     return users
 
 
-def follow_cluster(config: NodeConfig, users: Users | None, metadata: Metadata, clock: Clock) -> None:
+def follow_cluster(config: NodeConfig, users: Users | None, metadata: MetadataSource, clock: Clock) -> None:
     """Have a node serve the metadata's users and delegation tokens. Raises `ConfigError` where nobody could get in."""
     if users is None:
         return

@@ -241,36 +241,37 @@ def test_S6_a_token_goes_with_the_user_who_owns_it(node: LiveNode, tmp_path: Pat
 
 def test_S7_a_token_for_somebody_else_takes_a_right(tmp_path: Path) -> None:
     users = set_user(set_user(set_user(tmp_path / "users"), "bob", PASSWORD), "admin", PASSWORD)
-    with LiveNode(tmp_path, **{**delegating(users), **PERMITTED}) as live:
-        with semel.Admin(at(live.bootstrap, "bob")) as bob, semel.Admin(at(live.bootstrap)) as alice:
-            unauthorized = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
-            assert refused(lambda: bob.create_delegation_token(owner=f"User:{ALICE}")) is unauthorized
-            live.run(
-                lambda: allow(
-                    live.node,
-                    acl("CREATE_TOKENS", f"user:User:{ALICE}", principal="User:bob"),
-                    acl("WRITE", "topic:of-alice", principal=f"User:{ALICE}"),
-                    acl("CREATE", "topic:of-alice", principal=f"User:{ALICE}"),
-                )
+    with (
+        LiveNode(tmp_path, **{**delegating(users), **PERMITTED}) as live,
+        semel.Admin(at(live.bootstrap, "bob")) as bob,
+        semel.Admin(at(live.bootstrap)) as alice,
+    ):
+        unauthorized = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+        assert refused(lambda: bob.create_delegation_token(owner=f"User:{ALICE}")) is unauthorized
+        live.run(
+            lambda: allow(
+                live.node,
+                acl("CREATE_TOKENS", f"user:User:{ALICE}", principal="User:bob"),
+                acl("WRITE", "topic:of-alice", principal=f"User:{ALICE}"),
+                acl("CREATE", "topic:of-alice", principal=f"User:{ALICE}"),
             )
-            made = bob.create_delegation_token(owner=f"User:{ALICE}")
-            assert (made.token.owner, made.token.requester) == (f"User:{ALICE}", "User:bob")
-            with semel.Admin(at(live.bootstrap, *login_of(made))) as admin:
-                admin.create_topic("of-alice", partitions=1)
-                assert refused(lambda: admin.create_topic("of-bob", partitions=1)) is (
-                    ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                )
-            own = alice.create_delegation_token()
-            hidden = made_by(live, "admin")
-            assert {each.token_id for each in alice.delegation_tokens()} == {made.token.token_id, own.token.token_id}
-            assert [each.token_id for each in bob.delegation_tokens()] == [made.token.token_id], "he asked for it"
-            live.run(lambda: allow(live.node, acl("DESCRIBE_TOKENS", "user:User:admin", principal="User:bob")))
-            found = {each.token_id for each in bob.delegation_tokens()}
-            assert found == {made.token.token_id, hidden.token.token_id}
-            right = acl("DESCRIBE", f"delegation-token:{own.token.token_id}", principal="User:bob")
-            live.run(lambda: allow(live.node, right))
-            assert len(bob.delegation_tokens()) == 3
-            assert [each.token_id for each in bob.delegation_tokens(["User:admin"])] == [hidden.token.token_id]
+        )
+        made = bob.create_delegation_token(owner=f"User:{ALICE}")
+        assert (made.token.owner, made.token.requester) == (f"User:{ALICE}", "User:bob")
+        with semel.Admin(at(live.bootstrap, *login_of(made))) as admin:
+            admin.create_topic("of-alice", partitions=1)
+            assert refused(lambda: admin.create_topic("of-bob", partitions=1)) is (ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        own = alice.create_delegation_token()
+        hidden = made_by(live, "admin")
+        assert {each.token_id for each in alice.delegation_tokens()} == {made.token.token_id, own.token.token_id}
+        assert [each.token_id for each in bob.delegation_tokens()] == [made.token.token_id], "he asked for it"
+        live.run(lambda: allow(live.node, acl("DESCRIBE_TOKENS", "user:User:admin", principal="User:bob")))
+        found = {each.token_id for each in bob.delegation_tokens()}
+        assert found == {made.token.token_id, hidden.token.token_id}
+        right = acl("DESCRIBE", f"delegation-token:{own.token.token_id}", principal="User:bob")
+        live.run(lambda: allow(live.node, right))
+        assert len(bob.delegation_tokens()) == 3
+        assert [each.token_id for each in bob.delegation_tokens(["User:admin"])] == [hidden.token.token_id]
 
 
 def test_S2_tokens_and_their_renewers_are_bounded(node: LiveNode, monkeypatch: pytest.MonkeyPatch) -> None:
