@@ -47,6 +47,7 @@ def delegated(options: Mapping[str, str], *, max_lifetime_ms: int | None = None)
     """
     bootstrap = _bootstrap(options)
     with Admin(bootstrap, client_id="semel-spark-driver") as admin:
+        admin.delegation_tokens()  # first: to connect can take seconds, and the token's time begins when it is made
         began = time.monotonic()
         made = admin.create_delegation_token(max_lifetime_ms=max_lifetime_ms)
         keeper = _Keeper(admin, made.token, began)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COUNT = 50
+QUERY_S = 300
 SHORT_MS = 6_000
 """Half of it is what a renewal may take, on a busy machine, too."""
 
@@ -40,7 +41,7 @@ def node(tmp_path: Path) -> Iterator[LiveNode]:
 
 def of_alice(node: LiveNode, **more: str) -> dict[str, str]:
     return {
-        "kafka.bootstrap.servers": str(node.node.kafka_address),
+        "kafka.bootstrap.servers": node.bootstrap,
         "kafka.security.protocol": "SASL_PLAINTEXT",
         "kafka.sasl.username": ALICE,
         "kafka.sasl.password": PASSWORD,
@@ -68,7 +69,7 @@ def test_a_query_runs_with_a_token_that_is_renewed_meanwhile(
                     for first in (0, COUNT):
                         for number in range(first, first + COUNT):
                             producer.send("in", str(number).encode(), partition=number % 2)
-                        assert _read(consumer, COUNT) == list(range(first, first + COUNT))
+                        assert _read(consumer, query) == list(range(first, first + COUNT))
                         if not first:  # the rest is read and written when the token would have ended without the driver
                             _until(lambda: node.node.clock.now_ms() > made.expiry_timestamp_ms)
                 assert [each.token_id for each in tokens(node)] == [made.token_id], "the same token all the time"
@@ -77,10 +78,14 @@ def test_a_query_runs_with_a_token_that_is_renewed_meanwhile(
         assert tokens(node) == [], "it was taken back"
 
 
-def _read(consumer: Any, count: int) -> list[int]:
+def _read(consumer: Any, query: Any) -> list[int]:
+    """Return what the query has written, once that are COUNT records."""
     got: list[int] = []
-    while len(got) < count and (batch := consumer.poll(PATIENCE_S)) is not None:
-        got += [int(record.value) for record in batch]
+    deadline = time.monotonic() + QUERY_S
+    while len(got) < COUNT:
+        assert time.monotonic() < deadline
+        assert query.exception() is None
+        got += [int(record.value) for record in consumer.poll(1) or ()]
     return sorted(got)
 
 

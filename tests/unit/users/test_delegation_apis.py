@@ -43,8 +43,12 @@ class Client:
         return entity_reader(load_entity(key, version, "response"))(WireReader(body))
 
 
+_open: list[Any] = []
+
+
 async def client(node: Node, user: str = ALICE, password: str = PASSWORD, extensions: str = "") -> Client:
     connection = await open_connection(node.kafka_address)
+    _open.append(connection)
     answer, _ = await prove(connection, user, password, MECHANISMS[0], extensions)
     assert answer.error is ErrorCode.NONE
     return Client(connection)
@@ -56,6 +60,8 @@ def with_node(folder: Path, test: Callable[[Node], Awaitable[None]], **settings:
     async def main() -> None:
         async with running_node(folder / "data", **{**delegating(users), **settings}) as node:
             await test(node)
+            while _open:
+                _open.pop().close()
 
     asyncio.run(main())
 
