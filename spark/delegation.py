@@ -46,7 +46,7 @@ def delegated(options: Mapping[str, str], *, max_lifetime_ms: int | None = None)
     Raises `UsageError` where no user is named, and what `Admin.create_delegation_token` raises.
     """
     bootstrap = _bootstrap(options)
-    with Admin(bootstrap, client_id="semel-spark-driver") as admin:
+    with Admin(str(bootstrap), client_id="semel-spark-driver") as admin:
         admin.delegation_tokens()  # first: to connect can take seconds, and the token's time begins when it is made
         began = time.monotonic()
         made = admin.create_delegation_token(max_lifetime_ms=max_lifetime_ms)
