@@ -457,9 +457,10 @@ def decode_delegation_token(values: list[Any]) -> DelegationToken:
     """Return the delegation token that `encode_value` wrote."""
     token_id, owner, requester, renewers, issued, expires, last, ends_with_user = values
     texts, times = (token_id, owner, requester, *renewers), (issued, expires, last)
-    if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in times):
+    is_right = isinstance(renewers, list) and isinstance(ends_with_user, bool)
+    if not (is_right and all(isinstance(each, str) for each in texts) and all(type(each) is int for each in times)):
         raise ValueError("a delegation token has another form")
-    return DelegationToken(token_id, owner, requester, tuple(renewers), *times, bool(ends_with_user))
+    return DelegationToken(token_id, owner, requester, tuple(renewers), *times, ends_with_user)
 
 
 def to_json(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from kafka_calls import answer_to, request_body
 from running_node import running_node
 from user_files import ALICE, PASSWORD, set_user
 
+from semel.broker.metadata.changes import DELEGATION_TOKENS_VERSION
 from semel.broker.node import Node
 from semel.protocol.delegation_tokens import password_of
 from semel.protocol.errors import ErrorCode
@@ -174,6 +176,17 @@ def test_without_a_secret_there_are_no_tokens(tmp_path: Path) -> None:
             assert answer.error_code == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
 
     with_node(tmp_path, test, delegation_token_secret_file="")
+
+
+def test_until_all_nodes_know_of_tokens_there_are_none(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        alice = await client(node)
+        node.metadata.image = replace(node.metadata.image, version=DELEGATION_TOKENS_VERSION - 1)
+        made = await alice.ask(CREATE, renewers=[], max_lifetime=-1)
+        assert (made.error_code, made.token_id) == (ErrorCode.UNSUPPORTED_VERSION, "")
+        assert node.metadata.image.delegation_tokens == {}
+
+    with_node(tmp_path, test)
 
 
 @pytest.mark.parametrize("key", VERSIONS)
