@@ -18,6 +18,7 @@ from semel.protocol.errors import SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaFilter
 from semel.protocol.scram import ITERATIONS, SCRAM_MECHANISMS, UserDescription
+from semel.sdk.admin import token_calls
 from semel.sdk.admin.cluster_calls import ReplicasOfNodes
 from semel.sdk.admin.core import AdminCore, ConfigEntry, GroupListings, PartitionLag, TransactionListings, group_owners
 from semel.sdk.diagnosis.findings import Diagnosis
@@ -387,7 +388,7 @@ class Admin(NotPicklable):
         user or has such a token itself, DELEGATION_TOKEN_AUTHORIZATION_FAILED, INVALID_PRINCIPAL_TYPE, INVALID_REQUEST,
         and POLICY_VIOLATION where there are too many.
         """
-        return await self._run(self._core.create_delegation_token(owner, renewers, max_lifetime_ms))
+        return await self._run(token_calls.create_token(self._core.client.control, owner, renewers, max_lifetime_ms))
 
     async def renew_delegation_token(self, token_id: str, *, period_ms: int | None = None) -> int:
         """Have a token expire later: `period_ms` from now on, by default and at most what the nodes are set to.
@@ -395,14 +396,14 @@ class Admin(NotPicklable):
         Returns when it expires, in milliseconds since 1970. Raises `FatalError` DELEGATION_TOKEN_NOT_FOUND,
         DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH, and as `create_delegation_token`.
         """
-        return await self._run(self._core.renew_delegation_token(token_id, period_ms))
+        return await self._run(token_calls.renew_token(self._core.client.control, token_id, period_ms))
 
     async def expire_delegation_token(self, token_id: str, *, after_ms: int | None = None) -> int:
         """Take a token back, or have it expire `after_ms` from now on. What was begun with it ends within some seconds.
 
         Returns when it expires. Raises as `renew_delegation_token`.
         """
-        return await self._run(self._core.expire_delegation_token(token_id, after_ms))
+        return await self._run(token_calls.expire_token(self._core.client.control, token_id, after_ms))
 
     async def delegation_tokens(self, owners: Iterable[str] = ()) -> list[DelegationToken]:
         """Return the tokens that this client's user owns, has asked for or may renew, and those that he may hear of.
@@ -410,7 +411,7 @@ class Admin(NotPicklable):
         owners: only tokens that one of these owns, has asked for or may renew; by default all
         Raises as `create_delegation_token`.
         """
-        return await self._run(self._core.delegation_tokens(owners))
+        return await self._run(token_calls.describe_tokens(self._core.client.control, owners))
 
     # --- Looking into trouble -----------------------------------------------------------------------------------------
 

@@ -39,7 +39,6 @@ from semel.protocol.api.topics import (
 )
 from semel.protocol.api.transactions import TransactionDescription, TransactionListing
 from semel.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment
-from semel.protocol.delegation_tokens import DelegationToken, NewDelegationToken
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, SemelError, UsageError, error_for
 from semel.protocol.ids import NO_TIMESTAMP, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.int_bounds import INT16_MAX, INT32_MAX, INT64_MAX
@@ -47,7 +46,7 @@ from semel.protocol.proto_conversions import by_topic, partition_of, told_topic_
 from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaFilter
 from semel.protocol.scram import UserDescription
 from semel.protocol.v1 import groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
-from semel.sdk.admin import acl_calls, cluster_calls, quota_calls, token_calls, user_calls
+from semel.sdk.admin import acl_calls, cluster_calls, quota_calls, user_calls
 from semel.sdk.admin.cluster_calls import ReplicasOfNodes
 from semel.sdk.diagnosis.calls import end_hanging, read_history, take_snapshots
 from semel.sdk.diagnosis.findings import Diagnosis
@@ -533,20 +532,6 @@ class AdminCore:
 
     async def users(self, names: Iterable[str]) -> list[UserDescription]:
         return await user_calls.describe_users(self._control, names)
-
-    async def create_delegation_token(
-        self, owner: str | None, renewers: Iterable[str], max_lifetime_ms: int | None
-    ) -> NewDelegationToken:
-        return await token_calls.create_token(self._control, owner, renewers, max_lifetime_ms)
-
-    async def renew_delegation_token(self, token_id: str, period_ms: int | None) -> int:
-        return await token_calls.renew_token(self._control, token_id, period_ms)
-
-    async def expire_delegation_token(self, token_id: str, after_ms: int | None) -> int:
-        return await token_calls.expire_token(self._control, token_id, after_ms)
-
-    async def delegation_tokens(self, owners: Iterable[str]) -> list[DelegationToken]:
-        return await token_calls.describe_tokens(self._control, owners)
 
     # --- Looking into trouble -----------------------------------------------------------------------------------------
 
