@@ -42,21 +42,27 @@ def rights_of(node: Services, method: str, context: Context) -> Rights:
     """
     if context.peer() == IN_PROCESS:
         return ALL_RIGHTS
-    principal = principal_of(node, context)
     if not node.authorizer.is_on:
-        return ANYBODY if principal == ANONYMOUS else Rights(None, "", (), principal)
+        owner = _owner_of(node, context)
+        return ANYBODY if owner in (None, ANONYMOUS) else Rights(None, "", (), owner)
+    principal = principal_of(node, context)
     access = node.authorizer.access(principal, client_host(context).removeprefix("/"))
     return Rights(access, method, GRPC[method], principal)
 
 
 def principal_of(node: Services, context: Context) -> str:
     """Return who calls. Raises `FatalError`."""
+    owner = _owner_of(node, context)
+    if owner is None:
+        raise FatalError(NO_RULE, ErrorCode.SASL_AUTHENTICATION_FAILED)
+    return owner
+
+
+def _owner_of(node: Services, context: Context) -> str | None:
+    """Return who calls; None where no rule gives the owner of the certificate a name."""
     user = _USER.get()
     if user is not None:
         return principal_of_user(user)
     proven: dict[str, Sequence[bytes]] | Any = context.auth_context()
     pem = next(iter(proven.get(_PEM, ())), b"")
-    owner = node.authorizer.owner_of(der_of_pem(pem))
-    if owner is None:
-        raise FatalError(NO_RULE, ErrorCode.SASL_AUTHENTICATION_FAILED)
-    return owner
+    return node.authorizer.owner_of(der_of_pem(pem))
