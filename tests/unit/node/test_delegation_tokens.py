@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from asking_node import MECHANISMS, at
+from certificates import Authority, encrypted
 from delegating_node import (
     SECRET,
     TOKEN_AUTH,
@@ -36,6 +37,8 @@ from semel.protocol.delegation_tokens import HMAC_BYTES, NewDelegationToken
 from semel.protocol.errors import ErrorCode, FatalError
 from semel.runtime.kafka_client.connection import Connection
 from semel.runtime.setting import ConfigError
+from semel.sdk.transport.options import Bootstrap
+from semel.sdk.transport.security import Security
 
 NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 FAILED = ErrorCode.SASL_AUTHENTICATION_FAILED
@@ -205,6 +208,21 @@ def test_S6_who_is_nobody_may_not_ask_for_tokens(tmp_path: Path) -> None:
         assert nobody.topics() == []
         assert refused(nobody.create_delegation_token) is NOT_ALLOWED
         assert refused(nobody.delegation_tokens) is NOT_ALLOWED
+
+
+def test_the_owner_of_a_certificate_may_have_tokens(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    settings = {**delegating(set_user(tmp_path / "users")), **encrypted(authority.node(), authority)}
+    settings["kafka_listen"] = "sasl://127.0.0.1:0"
+    with LiveNode(tmp_path, **settings) as live:
+        security = Security(authority.tls(authority.client()))
+        with semel.Admin(Bootstrap((live.bootstrap,), security)) as admin:
+            made = admin.create_delegation_token()
+            assert made.token.owner.startswith("User:CN=")
+            assert proven(live, *login_of(made), extensions=TOKEN_AUTH) is ErrorCode.NONE
+            assert admin.delegation_tokens() == [made.token]
+            admin.expire_delegation_token(made.token.token_id)
+        assert proven(live, *login_of(made), extensions=TOKEN_AUTH) is FAILED
 
 
 def test_renewers_renew_and_take_back_and_others_do_not(node: LiveNode) -> None:
