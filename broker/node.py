@@ -27,6 +27,7 @@ from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import Address, LoadedConfig, check_ports_differ, parse_address, with_dynamic
 from semel.broker.coordinators import Coordinators
 from semel.broker.former_runs import RUNS_FILE, FormerRuns
+from semel.broker.handlers.delegation_tokens import remove_expired
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.fetch.replica import ReplicaFetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
@@ -87,7 +88,7 @@ from semel.broker.start_errors import (
 )
 from semel.broker.telemetry.tracing import NodeTracing
 from semel.broker.users.tokens import Tokens, tokens_of
-from semel.broker.users.users import Users, check_somebody, users_of
+from semel.broker.users.users import Users, follow_cluster, users_of
 from semel.group_coordinator.coordinator import GroupCoordinator
 from semel.protocol.compiled import warn_if_interpreted
 from semel.protocol.errors import ErrorCode, SemelError
@@ -525,6 +526,7 @@ class Node:
         self._begin_duty("maintain the logs", self.logs.maintenance.run())
         self._begin_duty("watch the logs", self._watch_logs())
         self._begin_duty("bring offline partitions back", self._bring_back())
+        self._begin_duty("remove delegation tokens that have expired", remove_expired(self))
         self.is_serving = True
 
     def _tell_of_exposure(self) -> None:
@@ -668,10 +670,7 @@ class Node:
             ) from error
         if not self._metadata.image.cluster_id:
             await self._create_cluster()
-        if self._users is not None:
-            metadata = self._metadata
-            self._users.know_cluster(metadata.image.cluster_id, lambda: metadata.image.users)
-            check_somebody(self.config, self._users)
+        follow_cluster(self.config, self._users, self._metadata, self.clock)
         await self._history.check(self._metadata)
         self._configure(self._metadata.image)
         self._client_quotas.update()

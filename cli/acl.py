@@ -71,6 +71,14 @@ TransactionPrefixes = Annotated[
     _several("--transactional-id-prefix", "PREFIX", "All transactional ids that begin so. May be given again."),
 ]
 Cluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself: its nodes, settings and ACLs.")]
+Tokens = Annotated[
+    list[str] | None,
+    _several("--delegation-token", "ID", "A delegation token, or '*' for all. May be given again."),
+]
+Owners = Annotated[
+    list[str] | None,
+    _several("--user-principal", "User:NAME", "A user whose delegation tokens it is about, or '*' for all."),
+]
 Operations = Annotated[
     list[str] | None,
     _several("--operation", "NAME[,NAME...]", "What is done: read, write, describe, create, delete, alter, all, ..."),
@@ -84,6 +92,7 @@ Hosts = Annotated[list[str] | None, _several("--host", "ADDRESS", "Only from thi
         "semel acl add --allow User:bob --consumer --topic orders --group billing",
         "semel acl add --allow User:etl --operation read,write --topic-prefix etl-",
         "semel acl add --allow User:etl --operation write --transactional-id etl",
+        "semel acl add --allow User:scheduler --operation create_tokens --user-principal User:etl",
         "semel acl add --deny User:mallory --operation all --topic '*' --host 10.0.0.7",
     )
 )
@@ -114,6 +123,8 @@ def add(
     group_prefix: GroupPrefixes = None,
     transactional_id: Transactions = None,
     transactional_id_prefix: TransactionPrefixes = None,
+    delegation_token: Tokens = None,
+    user_principal: Owners = None,
     cluster: Cluster = False,
     host: Hosts = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -123,7 +134,17 @@ def add(
     What no ACL allows is refused, and what one denies is refused whatever others allow. Who may read, write, delete or
     alter something may also describe it. An ACL that there is already stays.
     """
-    patterns = _patterns(topic, topic_prefix, group, group_prefix, transactional_id, transactional_id_prefix, cluster)
+    patterns = _patterns(
+        topic,
+        topic_prefix,
+        group,
+        group_prefix,
+        transactional_id,
+        transactional_id_prefix,
+        delegation_token,
+        user_principal,
+        cluster,
+    )
     if not allow and not deny:
         raise UsageError("say who: --allow User:NAME, or --deny User:NAME")
     if not patterns:
@@ -152,12 +173,14 @@ def list_acls(
     topic: Topics = None,
     group: Groups = None,
     transactional_id: Transactions = None,
+    delegation_token: Tokens = None,
+    user_principal: Owners = None,
     cluster: Cluster = False,
     as_json: AsJson = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """List ACLs: all, or those that decide about a topic, group or transactional id, with prefixes that match it."""
-    named = _patterns(topic, None, group, None, transactional_id, None, cluster)
+    named = _patterns(topic, None, group, None, transactional_id, None, delegation_token, user_principal, cluster)
     filters = [AclFilter(kind, name, PatternType.MATCH, principal) for kind, name, _ in named]
     with open_admin(bootstrap) as admin:
         found = list(
@@ -202,6 +225,8 @@ def remove(
     group_prefix: GroupPrefixes = None,
     transactional_id: Transactions = None,
     transactional_id_prefix: TransactionPrefixes = None,
+    delegation_token: Tokens = None,
+    user_principal: Owners = None,
     cluster: Cluster = False,
     host: Hosts = None,
     everything: Annotated[bool, typer.Option("--all", help="About everything, of the user that --principal names.")] = (
@@ -212,7 +237,15 @@ def remove(
 ) -> None:
     """Remove ACLs with just these patterns. A denial that is removed may let somebody in."""
     patterns: Sequence[_Pattern] = _patterns(
-        topic, topic_prefix, group, group_prefix, transactional_id, transactional_id_prefix, cluster
+        topic,
+        topic_prefix,
+        group,
+        group_prefix,
+        transactional_id,
+        transactional_id_prefix,
+        delegation_token,
+        user_principal,
+        cluster,
     )
     if everything and principal is None:
         raise UsageError("--all removes what one user has: name it with --principal User:NAME")
@@ -243,6 +276,8 @@ def _patterns(
     group_prefixes: Iterable[str] | None,
     transactions: Iterable[str] | None,
     transaction_prefixes: Iterable[str] | None,
+    tokens: Iterable[str] | None,
+    owners: Iterable[str] | None,
     cluster: bool,
 ) -> list[_Pattern]:
     literal, prefixed = PatternType.LITERAL, PatternType.PREFIXED
@@ -253,6 +288,8 @@ def _patterns(
         (_GROUP, prefixed, group_prefixes),
         (_TRANSACTION, literal, transactions),
         (_TRANSACTION, prefixed, transaction_prefixes),
+        (ResourceType.DELEGATION_TOKEN, literal, tokens),
+        (ResourceType.USER, literal, owners),
         (_CLUSTER, literal, (CLUSTER_NAME,) if cluster else ()),
     )
     return [(kind, name, pattern) for kind, pattern, names in given for name in names or ()]

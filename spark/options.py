@@ -139,7 +139,7 @@ class OptionReader:
         """Return where the cluster is by `bootstrap`, else by `kafka.bootstrap.servers`, and how it is reached by the
         options of Kafka's clients for TLS and users. Addresses are of either listener of a node.
         """
-        security = {name.removeprefix(KAFKA): text for name, text in self._values.items() if _is_security(name)}
+        security = {name.removeprefix(KAFKA): text for name, text in self._values.items() if is_security(name)}
         for name in (BOOTSTRAP, KAFKA_BOOTSTRAP):
             text = self.text(name)
             if _split(text):
@@ -156,7 +156,7 @@ class OptionReader:
     def finish(self) -> None:
         """Refuse unknown options. What begins with "kafka." is a client's own setting; without use, it is logged."""
         for name in sorted(self._values):
-            if name in self._names or name in SPARK_OWN or _is_security(name):
+            if name in self._names or name in SPARK_OWN or is_security(name):
                 continue
             if name.startswith(KAFKA):
                 _log.warning("option %s has no counterpart in Semel's client and changes nothing", name)
@@ -170,7 +170,8 @@ class OptionReader:
         assert name.lower() in self._names or name.lower() in SPARK_OWN, name
 
 
-def _is_security(name: str) -> bool:
+def is_security(name: str) -> bool:
+    """Return whether an option, in lower case, is about encryption or users."""
     return name.startswith(KAFKA) and is_security_name(name.removeprefix(KAFKA))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from semel.broker.acls.requirements import GRPC, KAFKA, Asked, Asks
-from semel.protocol.acls import OPERATIONS, ResourceType
+from semel.protocol.acls import OPERATIONS
 
 _HEAD: Final = """\
 # What each request asks for
@@ -35,8 +35,7 @@ def _lines() -> Iterator[str]:
     yield "| With | can be done |"
     yield "|---|---|"
     for resource_type, operations in OPERATIONS.items():
-        if resource_type not in (ResourceType.DELEGATION_TOKEN, ResourceType.USER):
-            yield f"| {resource_type.name} | {', '.join(operation.name for operation in operations)} |"
+        yield f"| {resource_type.name} | {', '.join(operation.name for operation in operations)} |"
     yield ""
     yield "## The Kafka protocol"
     yield ""

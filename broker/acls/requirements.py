@@ -102,6 +102,11 @@ _ADD_PARTITIONS: Final = (*_WRITE_TXN, Asked(_OP.WRITE, _TYPE.TOPIC, refused="no
 _TXN_COMMIT_OFFSETS: Final = (*_WRITE_TXN, *_READ_GROUP, Asked(_OP.READ, _TYPE.TOPIC, refused=_EACH))
 _LIST_TRANSACTIONS: Final = (Asked(_OP.DESCRIBE, _TYPE.TRANSACTIONAL_ID, refused=_HIDDEN),)
 _DESCRIBE_TRANSACTIONS: Final = (*_DESCRIBE_TXN, Asked(_OP.DESCRIBE, _TYPE.TOPIC, refused=_HIDDEN))
+_CREATE_TOKEN: Final = (Asked(_OP.CREATE_TOKENS, _TYPE.USER, "for another owner"),)
+_DESCRIBE_TOKENS: Final = (
+    Asked(_OP.DESCRIBE, _TYPE.DELEGATION_TOKEN, "of which the caller is no owner, requester or renewer", _HIDDEN),
+    Asked(_OP.DESCRIBE_TOKENS, _TYPE.USER, "instead, of the owner", _HIDDEN),
+)
 
 KAFKA: Final[Mapping[ApiKey, Asks]] = {
     ApiKey.API_VERSIONS: (),
@@ -150,6 +155,10 @@ KAFKA: Final[Mapping[ApiKey, Asks]] = {
     ApiKey.DELETE_ACLS: _ALTER_CLUSTER,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _DESCRIBE_CLUSTER,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _ALTER_CLUSTER,
+    ApiKey.CREATE_DELEGATION_TOKEN: _CREATE_TOKEN,
+    ApiKey.RENEW_DELEGATION_TOKEN: (),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: (),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: _DESCRIBE_TOKENS,
     ApiKey.DESCRIBE_CONFIGS: _DESCRIBE_CONFIGS,
     ApiKey.ALTER_CONFIGS: _ALTER_CONFIGS,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _ALTER_CONFIGS,
@@ -241,5 +250,9 @@ GRPC: Final[Mapping[str, Asks]] = {
     "QuotaService/DescribeClientQuotas": _DESCRIBE_QUOTAS,
     "UserService/AlterUserCredentials": _ALTER_CLUSTER,
     "UserService/DescribeUserCredentials": _DESCRIBE_CLUSTER,
+    "DelegationTokenService/CreateDelegationToken": _CREATE_TOKEN,
+    "DelegationTokenService/RenewDelegationToken": (),
+    "DelegationTokenService/ExpireDelegationToken": (),
+    "DelegationTokenService/DescribeDelegationTokens": _DESCRIBE_TOKENS,
 }
 """What the calls of semel.v1 ask for, by service and method."""

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from semel.broker.acls.principals import USER
 from semel.broker.acls.requirements import Asks
-from semel.protocol.acls import CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
+from semel.protocol.acls import ANONYMOUS, CLUSTER_NAME, OPERATIONS, AclOperation, ResourceType
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.runtime.turns import in_turns
 
@@ -21,6 +22,8 @@ CODES: Final[Mapping[ResourceType, ErrorCode]] = {
     ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ResourceType.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    ResourceType.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
 """What is answered where a right is missing."""
 _EVERY_OPERATION: Final = {
@@ -31,6 +34,8 @@ _FLAGS: Final = {
     ResourceType.GROUP: "--group {}",
     ResourceType.CLUSTER: "--cluster",
     ResourceType.TRANSACTIONAL_ID: "--transactional-id {}",
+    ResourceType.DELEGATION_TOKEN: "--delegation-token {}",
+    ResourceType.USER: "--user-principal {}",
 }
 _NAME_SHOWN: Final = 249
 _NOBODY: Final[frozenset[str]] = frozenset()
@@ -52,6 +57,13 @@ class Rights:
     def are_all(self) -> bool:
         """Whether the caller may do everything."""
         return self._access is None
+
+    @property
+    def principal(self) -> str | None:
+        """Who the caller is, "User:NAME"; None for nobody in particular, and for the node's own process."""
+        if self._access is not None:
+            return None if self._access.principal == ANONYMOUS else self._access.principal
+        return self.who if self.who.startswith(USER) and self.who != ANONYMOUS else None
 
     @property
     def viewer(self) -> tuple[str, str] | None:

@@ -43,12 +43,17 @@ class Event(StrEnum):
     QUOTA_REMOVED = "quota.removed"
     PASSWORD_SET = "password.set"  # noqa: S105 (a name)
     PASSWORD_REMOVED = "password.removed"  # noqa: S105 (a name)
+    DELEGATION_TOKEN_CREATED = "delegation_token.created"  # noqa: S105 (a name)
+    DELEGATION_TOKEN_RENEWED = "delegation_token.renewed"  # noqa: S105 (a name)
+    DELEGATION_TOKEN_EXPIRED = "delegation_token.expired"  # noqa: S105 (a name)
     NODE_CORDONED = "node.cordoned"
     NODE_UNCORDONED = "node.uncordoned"
     NODE_REMOVED = "node.removed"
     REPLICAS_MOVED = "replicas.moved"
     MOVE_CANCELLED = "move.cancelled"
     LEADER_ELECTED = "leader.elected"
+    AUTHENTICATED = "authenticated"
+    AUTHENTICATION_FAILED = "authentication.failed"
     DENIED = "denied"
     ALLOWED = "allowed"
     CERTIFICATE_REFUSED = "certificate.refused"
@@ -62,6 +67,8 @@ class Audit:
         self._log = logging.getLogger(LOGGER)
         # What strangers make it say is bounded, each kind by itself: nobody hides a change or a denial behind others.
         self._refused = LimitedLog(self._log)
+        self._failed = LimitedLog(self._log)
+        self._authenticated = LimitedLog(self._log, level=logging.INFO)
         self._allowed = LimitedLog(self._log, level=logging.INFO)
 
     def changed(self, who: str, event: Event, /, **details: Detail) -> None:
@@ -72,27 +79,34 @@ class Audit:
         text, attributes = _described(event, {"principal": who, **_origin(), **details})
         self._log.info("%s", text, extra=self._node | attributes)
 
+    def authenticated(self, **details: Detail) -> None:
+        """Tell of a client that has proven who it is; at most so many a minute."""
+        self._tell(self._authenticated, Event.AUTHENTICATED, details)
+
+    def authentication_failed(self, **details: Detail) -> None:
+        """Tell of one that has not; at most so many a minute."""
+        self._tell(self._failed, Event.AUTHENTICATION_FAILED, details)
+
     def denied(self, **details: Detail) -> None:
         """Tell of something that was asked for by name and refused; at most so many a minute."""
-        self._refuse(Event.DENIED, details)
+        self._tell(self._refused, Event.DENIED, details)
 
     def certificate_refused(self, **details: Detail) -> None:
         """Tell of a certificate that no rule makes a principal of; at most so many a minute."""
-        self._refuse(Event.CERTIFICATE_REFUSED, details)
+        self._tell(self._refused, Event.CERTIFICATE_REFUSED, details)
 
     def allowed(self, **details: Detail) -> None:
         """Tell of something that somebody may do, of which a sample is told; at most so many a minute."""
-        text, attributes = _described(Event.ALLOWED, {**_origin(), **details})
-        self._allowed.write("%s", text, extra=self._node | attributes)
+        self._tell(self._allowed, Event.ALLOWED, {**_origin(), **details})
 
-    def _refuse(self, event: Event, details: Mapping[str, Detail]) -> None:
+    def _tell(self, log: LimitedLog, event: Event, details: Mapping[str, Detail]) -> None:
         text, attributes = _described(event, details)
-        self._refused.write("%s", text, extra=self._node | attributes)
+        log.write("%s", text, extra=self._node | attributes)
 
     def close(self) -> None:
         """Say what was left out so far."""
-        self._refused.close()
-        self._allowed.close()
+        for log in (self._refused, self._failed, self._authenticated, self._allowed):
+            log.close()
 
 
 def _origin() -> dict[str, Detail]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from semel.broker.config.delegation import DelegationConfig, SaslAndDelegation
 from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.config.permissions import PermissionConfig
 from semel.broker.config.quotas import QuotaConfig
@@ -304,6 +305,7 @@ PARTS: Final[Mapping[type[PartConfig], str]] = MappingProxyType(
         TlsConfig: "TLS",
         SaslConfig: "Users",
         TokenConfig: "Tokens",
+        DelegationConfig: "Delegation tokens",
         PermissionConfig: "Permissions",
         QuotaConfig: "Client quotas",
         MetadataSettings: "Metadata",
@@ -328,6 +330,7 @@ class NodeConfig(
     OwnSettings,
     TlsConfig,
     SaslAndTokens,
+    SaslAndDelegation,
     PermissionConfig,
     QuotaConfig,
     MetadataSettings,

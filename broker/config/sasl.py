@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from semel.broker.config.tokens import OAUTHBEARER, TokenConfig, check_tokens
+from semel.protocol.int_bounds import INT64_MAX
 from semel.protocol.loopback import is_loopback
 from semel.protocol.schemes import TLS_SASL_PREFIX, asks_for_password, speaks_tls, without_scheme
 from semel.protocol.scram import SCRAM_MECHANISMS
@@ -37,6 +38,15 @@ class SaslConfig(PartConfig):
         False,
         "Whether passwords may cross a network unencrypted: on a gRPC listener with sasl://, and by PLAIN on a Kafka "
         "listener with sasl://; and tokens. With false the node does not start so, but on 127.0.0.1.",
+    )
+    connections_max_reauth_ms: int = setting(
+        0,
+        "How long a connection of the Kafka listener is served before its client has to prove again who it is, by the "
+        "same mechanism and as the same user, on the same connection (KIP-368); one that goes on without is closed. "
+        "0: for ever.",
+        unit="ms",
+        minimum=0,
+        maximum=INT64_MAX,
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from semel.broker.config.delegation import check_delegation
 from semel.broker.config.node_config import SETTINGS, NodeConfig, attribute_of, value_of
 from semel.broker.config.permissions import check_permissions
 from semel.broker.config.sasl import check_sasl
@@ -143,6 +144,7 @@ def check_config(config: NodeConfig) -> None:
         raise ConfigError("log.cleanup.policy is empty: use delete, compact, or both")
     check_tls(config, {name: str(value_of(config, name)) for name in _MAY_ENCRYPT})
     check_sasl(config, {name: str(value_of(config, name)) for name in _MAY_ASK_FOR_PASSWORDS})
+    check_delegation(config, [str(value_of(config, name)) for name in _MAY_ASK_FOR_PASSWORDS])
     by_certificates = names_by_certificates(config, (config.kafka_listen, config.grpc_listen))
     check_permissions(config, asks_for_certificates=by_certificates)
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from semel.broker.handlers.delegation_tokens import removed_with
 from semel.broker.handlers.newest import read_newest
-from semel.broker.metadata.changes import CREDENTIALS_VERSION, Change, CredentialsChanged
+from semel.broker.metadata.changes import (
+    CREDENTIALS_VERSION,
+    Change,
+    CredentialsChanged,
+    DelegationTokensChanged,
+)
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.services import Services
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
@@ -81,18 +87,30 @@ async def alter_users(node: Services, wanted: Sequence[tuple[str, Alteration | S
                 )
         if not accepted:
             return []
-        return [
-            CredentialsChanged(
-                tuple(each for change in accepted.values() for each in change.upserted),
-                tuple(each for change in accepted.values() for each in change.removed),
-            )
-        ]
+        changed = CredentialsChanged(
+            tuple(each for change in accepted.values() for each in change.upserted),
+            tuple(each for change in accepted.values() for each in change.removed),
+        )
+        tokens = [each for user in _gone(node, image, accepted) for each in removed_with(image, user)]
+        return [changed, *([DelegationTokensChanged(removed=tuple(tokens))] if tokens else [])]
 
     await read_newest(node)
     if decide(node.metadata.image):
         await node.metadata.change(decide)
         await node.caught_up()
     return outcomes
+
+
+def _gone(node: Services, image: MetadataImage, accepted: Mapping[str, CredentialsChanged]) -> list[str]:
+    """Return the users who are none any more after these changes."""
+    return [
+        user
+        for user, change in accepted.items()
+        if change.removed
+        and not change.upserted
+        and len(change.removed) == len(image.users.get(user, ()))
+        and not (node.users is not None and node.users.is_in_file(user))
+    ]
 
 
 def _changed(node: Services, image: MetadataImage, wanted: Alteration | SemelError) -> CredentialsChanged:

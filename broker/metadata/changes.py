@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from semel.protocol.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
+from semel.protocol.delegation_tokens import DelegationToken
 from semel.protocol.ids import TopicId, format_topic_id, parse_topic_id
 from semel.protocol.quotas import CLIENT_ID, IP, USER, QuotaAlteration, QuotaEntity
 from semel.protocol.scram import KEY_BYTES, Deletion, Upsertion, Verifier
@@ -235,6 +236,17 @@ class CredentialsChanged:
     removed: tuple[Deletion, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class DelegationTokensChanged:
+    """Delegation tokens that there are from now on, each in place of the former one with its id, and ids of such that
+    there are no more: all of these did exist. What proves a token is made of its id and the nodes' secret, and is not
+    here.
+    """
+
+    stored: tuple[DelegationToken, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
 Change: TypeAlias = (
     ClusterCreated
     | BrokerRegistered
@@ -253,6 +265,7 @@ Change: TypeAlias = (
     | AclsChanged
     | ClientQuotasChanged
     | CredentialsChanged
+    | DelegationTokensChanged
 )
 
 KINDS: Final[Mapping[str, type[Change]]] = {
@@ -273,10 +286,11 @@ KINDS: Final[Mapping[str, type[Change]]] = {
     "acls-changed": AclsChanged,
     "client-quotas-changed": ClientQuotasChanged,
     "credentials-changed": CredentialsChanged,
+    "delegation-tokens-changed": DelegationTokensChanged,
 }
 _KIND_OF: Final[Mapping[type[Change], str]] = {made: kind for kind, made in KINDS.items()}
 
-METADATA_VERSION: Final = 5
+METADATA_VERSION: Final = 6
 """The newest version of the metadata that this Semel reads and writes.
 
 What an older version would not read is written only where the image's `version` is high enough. So a change of a new
@@ -298,6 +312,8 @@ CLIENT_QUOTAS_VERSION: Final = 5
 """From this version on there are client quotas."""
 CREDENTIALS_VERSION: Final = 5
 """From this version on there are users' passwords."""
+DELEGATION_TOKENS_VERSION: Final = 6
+"""From this version on there are delegation tokens."""
 
 ADDED_TO_REGISTRATIONS: Final = frozenset(
     {"peer_host", "peer_port", "is_clean", "durability", "secret_mark", "metadata_version"}
@@ -361,6 +377,11 @@ def decode_change(kind: str, payload: str) -> Change:
                 "upserted": tuple(map(decode_upsertion, fields.get("upserted", ()))),
                 "removed": tuple(Deletion(*each) for each in fields.get("removed", ())),
             }
+        if made is DelegationTokensChanged:
+            fields = {
+                "stored": tuple(map(decode_delegation_token, fields.get("stored", ()))),
+                "removed": tuple(fields.get("removed", ())),
+            }
         return made(**fields)
     except (TypeError, ValueError, KeyError) as error:
         raise MetadataCorruptError(f"a change of kind {kind} in the metadata can't be read: {error}") from error
@@ -379,6 +400,8 @@ def encode_value(value: Any) -> Any:
         case Verifier():
             keys = (value.salt, value.stored_key, value.server_key)
             return [value.mechanism, value.iterations, *(b64encode(key).decode() for key in keys)]
+        case DelegationToken():
+            return [getattr(value, name) for name in DelegationToken.__slots__]
         case tuple():
             return [encode_value(item) for item in value]
         case Mapping():
@@ -428,6 +451,16 @@ def decode_upsertion(values: list[Any]) -> Upsertion:
     if {len(stored_key), len(server_key)} != {KEY_BYTES.get(mechanism)} or not isinstance(iterations, int):
         raise ValueError("the verifier of a password has another form")
     return Upsertion(user, Verifier(mechanism, iterations, salt, stored_key, server_key))
+
+
+def decode_delegation_token(values: list[Any]) -> DelegationToken:
+    """Return the delegation token that `encode_value` wrote."""
+    token_id, owner, requester, renewers, issued, expires, last, ends_with_user = values
+    texts, times = (token_id, owner, requester, *renewers), (issued, expires, last)
+    is_right = isinstance(renewers, list) and isinstance(ends_with_user, bool)
+    if not (is_right and all(isinstance(each, str) for each in texts) and all(type(each) is int for each in times)):
+        raise ValueError("a delegation token has another form")
+    return DelegationToken(token_id, owner, requester, tuple(renewers), *times, ends_with_user)
 
 
 def to_json(value: Any) -> str:

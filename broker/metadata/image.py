@@ -27,6 +27,7 @@ from semel.broker.metadata.changes import (
     ClusterCreated,
     ConfigsChanged,
     CredentialsChanged,
+    DelegationTokensChanged,
     MetadataCorruptError,
     MetadataVersionRaised,
     PartitionChanged,
@@ -36,6 +37,7 @@ from semel.broker.metadata.changes import (
     TopicCreated,
     TopicDeleted,
     decode_acl,
+    decode_delegation_token,
     decode_partition,
     decode_quota,
     decode_upsertion,
@@ -45,6 +47,7 @@ from semel.broker.metadata.changes import (
     to_json,
 )
 from semel.protocol.acls import Acl
+from semel.protocol.delegation_tokens import DelegationToken
 from semel.protocol.ids import INTERNAL_TOPICS, TopicId, TopicPartition, format_topic_id, parse_topic_id
 from semel.protocol.quotas import QuotaAlteration, QuotaEntity, sorted_quotas
 from semel.protocol.scram import Upsertion, Verifier
@@ -112,6 +115,7 @@ class MetadataImage:
     version: what may be written: all nodes read it (`METADATA_VERSION`)
     highest_leader_epoch: of all partitions that are there; those that were deleted since the snapshot count, too
     users: what proves their passwords, by their names, in the order of mechanisms
+    delegation_tokens: by their ids, those that have expired with them until they are removed
     """
 
     sequence: int
@@ -128,6 +132,7 @@ class MetadataImage:
     acls: frozenset[Acl] = frozenset()
     client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=lambda: NO_QUOTAS)
     users: Mapping[str, tuple[Verifier, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    delegation_tokens: Mapping[str, DelegationToken] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def position(self) -> Position:
@@ -206,6 +211,7 @@ class _Draft:
         self._acls = image.acls
         self._client_quotas = _Table(image.client_quotas)
         self._users = _Table(image.users)
+        self._delegation_tokens = _Table(image.delegation_tokens)
         self._states: dict[str, list[PartitionState]] = {}
 
     def image(self) -> MetadataImage:
@@ -225,6 +231,7 @@ class _Draft:
             acls=self._acls,
             client_quotas=self._client_quotas.frozen(),
             users=self._users.frozen(),
+            delegation_tokens=self._delegation_tokens.frozen(),
         )
 
     def apply(self, change: Change, position: Position) -> None:
@@ -280,6 +287,8 @@ class _Draft:
                 self._client_quotas_changed(change)
             case CredentialsChanged():
                 self._credentials_changed(change)
+            case DelegationTokensChanged():
+                self._delegation_tokens_changed(change)
 
     def _current(
         self, change: BrokerFenced | BrokerUnfenced | BrokerStopping | BrokerFull | BrokerUnregistered
@@ -358,6 +367,13 @@ class _Draft:
             others = (each for each in users.get(user, ()) if each.mechanism != verifier.mechanism)
             users[user] = tuple(sorted((*others, verifier), key=lambda each: each.mechanism))
 
+    def _delegation_tokens_changed(self, change: DelegationTokensChanged) -> None:
+        tokens = self._delegation_tokens.writable()
+        for token_id in change.removed:
+            if tokens.pop(token_id, None) is None:
+                raise MetadataCorruptError(f"a change removes the delegation token {token_id!r}, which is not there")
+        tokens.update((token.token_id, token) for token in change.stored)
+
     def _configs_changed(self, change: ConfigsChanged) -> None:
         if change.resource == TOPIC_RESOURCE:
             topic = self._topics.items.get(change.name)
@@ -405,6 +421,11 @@ def encode_image(image: MetadataImage) -> str:
                 else {}
             ),
             **({"users": _encoded_users(image.users)} if image.users else {}),
+            **(
+                {"delegation_tokens": encode_value(tuple(image.delegation_tokens.values()))}
+                if image.delegation_tokens
+                else {}
+            ),
         }
     )
 
@@ -438,6 +459,9 @@ def decode_image(payload: str, digest: str) -> MetadataImage:
             acls=frozenset(map(decode_acl, data.get("acls", ()))),
             client_quotas=_frozen(dict(map(_client_quota, data.get("client_quotas", ())))),
             users=_decoded_users(map(decode_upsertion, data.get("users", ()))),
+            delegation_tokens=_frozen(
+                {each.token_id: each for each in map(decode_delegation_token, data.get("delegation_tokens", ()))}
+            ),
         )
     except (TypeError, ValueError, KeyError) as error:
         raise MetadataCorruptError(f"a snapshot of the metadata can't be read: {error}") from error

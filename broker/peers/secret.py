@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import hmac
 import logging
-import os
-import stat
 from hashlib import sha256
 from typing import Final
 
 from semel.broker.peers.config import PeerConfig
-from semel.runtime.regular_files import open_regular
+from semel.runtime.secret_files import BYTES_MAX, BYTES_MIN, read_key
 from semel.runtime.setting import ConfigError
 
 _log = logging.getLogger("semel.peers")
 
-BYTES_MIN: Final = 32
-BYTES_MAX: Final = 4_096
 PROOF_BYTES: Final = 32
 _MARK_BYTES: Final = 16
 
@@ -65,24 +61,10 @@ def secret_of(config: PeerConfig) -> ClusterSecret | None:
 
 def read_secret(path: str) -> ClusterSecret:
     """Return the secret in a file. Raises `ConfigError`; warns where others may read the file."""
+    key = read_key("cluster.secret.file", path, _log, "can write to every partition")
     try:
-        descriptor, status = open_regular(path, os.O_RDONLY)
-        try:
-            content = os.read(descriptor, BYTES_MAX + 3)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise ConfigError(f"cluster.secret.file = {path} can't be read: {error.strerror or error}") from None
-    key = content.rstrip(b"\r\n")
-    try:
-        secret = ClusterSecret(key)
+        return ClusterSecret(key)
     except ValueError as error:
         raise ConfigError(
             f"cluster.secret.file = {path}: {error}. `openssl rand -base64 48` makes one; all nodes need the same"
         ) from None
-    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        _log.warning(
-            "cluster.secret.file = %s may be used by others than its owner (mode %s): chmod 600 it. Who can read it "
-            "can write to every partition", path, stat.filemode(status.st_mode),
-        )  # fmt: skip
-    return secret

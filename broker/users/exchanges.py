@@ -15,6 +15,7 @@ from semel.broker.users.tokens import Token, TokenError
 from semel.protocol.errors import ErrorCode, SemelError
 
 if TYPE_CHECKING:
+    from semel.broker.users.delegation import Delegated
     from semel.broker.users.tokens import Tokens
     from semel.broker.users.users import Users
     from semel.protocol.scram import Verifier
@@ -26,6 +27,8 @@ BEARER_BYTES_MAX: Final = BEARER_TOKEN_BYTES_MAX + (4 << 10)
 INVALID_TOKEN: Final = b'{"status":"invalid_token"}'
 _FIRST: Final = re.compile(rb"n,(?:a=(?P<user>[^\x00\x01,]{1,1024}))?,\x01(?P<parts>[^\x00]+)\x01\x01", re.DOTALL)
 _PART: Final = re.compile(rb"[A-Za-z]+=[\x21-\x7e \t\r\n]+")
+_SCRAM_FIRST: Final = re.compile(r"[^,]*,[^,]*,n=(?P<user>[^,]+),r=[^,]+(?P<extensions>(?:,[A-Za-z]+=[^,]*)*)")
+_TOKEN_AUTH: Final = ",tokenauth=true"  # noqa: S105 (what says that the client has a delegation token)
 _BEARER: Final = re.compile(rb"(?i:bearer) +(?P<token>[A-Za-z0-9._~+/=-]+)")
 
 
@@ -40,7 +43,7 @@ class Exchange(Protocol):
     """As the client says; only once `verifier` is there it is known to be so."""
     verifier: Verifier | None
     """What has proven the password."""
-    token: Token | None
+    token: Token | Delegated | None
     """What has proven the user without one."""
     refusal: str
     """Why a token was not taken, for the node's log: the client hears the last answer, and says that it has."""
@@ -80,7 +83,7 @@ class _Bearer:
         self._is_over = False
         self.user = self.refusal = ""
         self.verifier: Verifier | None = None
-        self.token: Token | None = None
+        self.token: Token | Delegated | None = None
 
     async def answer(self, token: bytes) -> bytes:
         if self._is_over:
@@ -111,8 +114,13 @@ def _name(given: bytes) -> str:
     return given.decode("utf-8", "replace").replace("=2C", ",").replace("=3D", "=")
 
 
+def _means_token(extensions: str) -> bool:
+    """Return whether the extensions of a first message say that the client has a delegation token."""
+    return f"{extensions},".lower().find(f"{_TOKEN_AUTH},") >= 0
+
+
 class _Plain:
-    token: Token | None = None
+    token: Token | Delegated | None = None
     refusal = ""
 
     def __init__(self, users: Users) -> None:
@@ -138,7 +146,13 @@ class _Plain:
 
 
 class _Scram:
-    token: Token | None = None
+    """Of a user's password; or of a delegation token, whose id is the user, and its HMAC the password (KIP-48).
+
+    `tokenauth=true` among the extensions of the first message says that it is a token, as Java's clients do. Others,
+    all of librdkafka, have no way to say so: without it, the id of a token that is no user's name means the token. Who
+    proves its HMAC has proven the same.
+    """
+
     refusal = ""
 
     def __init__(self, mechanism: str, users: Users) -> None:
@@ -146,6 +160,8 @@ class _Scram:
 
         self._users = users
         self._found: Verifier | None = None
+        self._delegated: Delegated | None = None
+        self.token: Token | Delegated | None = None
         self._mechanism = mechanism
         self._server = ScramMechanism(mechanism).make_server(self._proof)
         self._next: Callable[[str], str] = self._first
@@ -158,14 +174,37 @@ class _Scram:
 
         await self._users.settled()
         step, self._next = self._next, self._over
+        text = _text(token)
+        if step == self._first:
+            await self._find_token(text)
         try:
-            return step(_text(token)).encode()
+            return step(text).encode()
         except ScramException as error:
             wrong = error.server_error is ServerError.INVALID_PROOF
             raise _failed("wrong user or password" if wrong else f"a wrong token: {error.args[0]}") from None
 
+    async def _find_token(self, text: str) -> None:
+        """Look whether the client means a delegation token, and make what proves that one."""
+        tokens, found = self._users.delegation, _SCRAM_FIRST.fullmatch(text)
+        if tokens is None or found is None:
+            return
+        name = _name(found["user"].encode())
+        means_token = _means_token(found["extensions"])
+        if not means_token and self._users.has(name):
+            return
+        token = tokens.find(name)
+        if token is not None:
+            self._delegated = tokens.delegated(token)
+            self._found = await tokens.verifier(token, self._mechanism)
+        elif means_token:
+            self._found = self._users.decoy(name, self._mechanism)
+
     def _first(self, token: str) -> str:
-        self._server.set_client_first(token)
+        found = _SCRAM_FIRST.fullmatch(token)
+        extensions = "" if found is None else found["extensions"]
+        self._server.set_client_first(token.removesuffix(extensions))
+        if extensions:  # they are part of what the client signs
+            self._server.client_first_bare += extensions
         first: str = self._server.get_server_first()
         self._next = self._final
         return first
@@ -173,6 +212,11 @@ class _Scram:
     def _final(self, token: str) -> str:
         self._server.set_client_final(token)
         final: str = self._server.get_server_final()
+        if self._delegated is not None:
+            if not self._delegated.is_current:
+                raise _failed("the delegation token has expired, or was taken back")
+            self.user, self.token = self._delegated.subject, self._delegated
+            return final
         if self._found is None or not self._users.is_current(self.user, self._found):
             raise _failed("the user was removed, or has another password now")
         self.verifier = self._found
@@ -183,5 +227,7 @@ class _Scram:
 
     def _proof(self, user: str) -> tuple[bytes, bytes, bytes, int]:
         self.user = user
-        found = self._found = self._users.verifier(user, self._mechanism)
+        if self._found is None:
+            self._found = self._users.verifier(user, self._mechanism)
+        found = self._found
         return found.salt, found.stored_key, found.server_key, found.iterations

@@ -14,19 +14,22 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sasl import takes_passwords
 from semel.broker.config.tokens import OAUTHBEARER
 from semel.broker.users.decoys import Decoys, Shapes, shapes_of
+from semel.broker.users.delegation import DelegationTokens, delegation_of
 from semel.broker.users.user_file import UserVerifiers, read_users
+from semel.protocol.delegation_tokens import DelegationToken
 from semel.protocol.errors import ErrorCode, RetriableError, UsageError
 from semel.protocol.schemes import asks_for_password
 from semel.protocol.scram import Verifier
+from semel.runtime.clock import Clock
 from semel.runtime.regular_files import FileSignature, signature_of
 from semel.runtime.setting import ConfigError
 from semel.runtime.threads import Threads
@@ -42,12 +45,34 @@ _REMEMBERED_MAX: Final = 10_000
 _NOBODY: Final[UserVerifiers] = MappingProxyType({})
 
 
+class UsersSource(Protocol):
+    """What has the users and the delegation tokens as they are now: an image of the metadata."""
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def users(self) -> UserVerifiers: ...
+
+    @property
+    def delegation_tokens(self) -> Mapping[str, DelegationToken]: ...
+
+
+class MetadataSource(Protocol):
+    """What has the newest image."""
+
+    @property
+    def image(self) -> UsersSource: ...
+
+
 class Users:
     """Of one node. From any thread, but for what is awaited: on one event loop."""
 
     def __init__(self, path: str) -> None:
         """`path`: of the file; empty where there is none. Reads it. Raises `ConfigError` where it can't be used."""
         self._path = path
+        self.delegation: DelegationTokens | None = None
+        """What checks delegation tokens, which users ask for; None where there are none."""
         self._lock = threading.RLock()
         self._refused: FileSignature = ()
         self._refused_at = 0.0
@@ -95,13 +120,18 @@ class Users:
         """Whether there are any."""
         return bool(self._in_file or self._in_cluster())
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a user of this name, with a password. It begins to read a file that has changed."""
+        self._look()
+        return bool(self._verifiers(name))
+
     def is_in_file(self, name: str) -> bool:
         """Return whether a user is one by the node's file, so that what the cluster's metadata has does not count."""
         return name in self._in_file
 
     def verifier(self, name: str, mechanism: str) -> Verifier:
         """Return what proves a user's password; for an unknown user what no password fits, always the same."""
-        decoy = self._decoy(name, mechanism)  # also where it is not needed: that takes as long for everybody (S5)
+        decoy = self.decoy(name, mechanism)  # also where it is not needed: that takes as long for everybody (S5)
         for one in self._verifiers(name):
             if one.mechanism == mechanism:
                 return one
@@ -131,7 +161,7 @@ class Users:
             return known
         if self._checks >= _CHECKS_MAX:
             raise RetriableError("too many passwords are being checked: try again", ErrorCode.REQUEST_TIMED_OUT)
-        decoy = self._decoy(name, None)
+        decoy = self.decoy(name, None)
         verifier = next(iter(self._verifiers(name)), decoy)
         self._checks += 1
         try:
@@ -152,7 +182,7 @@ class Users:
     def _verifiers(self, name: str) -> Sequence[Verifier]:
         return self._in_file.get(name) or self._in_cluster().get(name, ())
 
-    def _decoy(self, name: str, mechanism: str | None) -> Verifier:
+    def decoy(self, name: str, mechanism: str | None) -> Verifier:
         """Return what an unknown user gets, which looks like what the users have."""
         return self._decoys.verifier(name, mechanism, (self._shapes, self._shapes_in_cluster[1]))
 
@@ -240,7 +270,19 @@ async def users_of(config: NodeConfig) -> Users | None:
     if not asks or not takes_passwords(config):
         return None
     thread = Threads(1, "semel-users")
-    return await asyncio.get_running_loop().run_in_executor(thread, Users, config.sasl_users_location)
+    users = await asyncio.get_running_loop().run_in_executor(thread, Users, config.sasl_users_location)
+    users.delegation = delegation_of(config, users.has)
+    return users
+
+
+def follow_cluster(config: NodeConfig, users: Users | None, metadata: MetadataSource, clock: Clock) -> None:
+    """Have a node serve the metadata's users and delegation tokens. Raises `ConfigError` where nobody could get in."""
+    if users is None:
+        return
+    users.know_cluster(metadata.image.cluster_id, lambda: metadata.image.users)
+    if users.delegation is not None:
+        users.delegation.know_cluster(lambda: metadata.image.delegation_tokens, clock)
+    check_somebody(config, users)
 
 
 def check_somebody(config: NodeConfig, users: Users) -> None:

@@ -13,10 +13,12 @@ from semel.protocol.api.groups import FetchedOffset, GroupDescription, OffsetAnd
 from semel.protocol.api.shared_transactions import CommitDecision, SharedDescription
 from semel.protocol.api.topics import IsolationLevel, ListOffset, TopicDescription
 from semel.protocol.api.transactions import TransactionDescription
+from semel.protocol.delegation_tokens import DelegationToken, NewDelegationToken
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaFilter
 from semel.protocol.scram import ITERATIONS, SCRAM_MECHANISMS, UserDescription
+from semel.sdk.admin import token_calls
 from semel.sdk.admin.cluster_calls import ReplicasOfNodes
 from semel.sdk.admin.core import AdminCore, ConfigEntry, GroupListings, PartitionLag, TransactionListings, group_owners
 from semel.sdk.diagnosis.findings import Diagnosis
@@ -370,6 +372,46 @@ class Admin(NotPicklable):
         Raises `FatalError` RESOURCE_NOT_FOUND for a name that there is not, and CLUSTER_AUTHORIZATION_FAILED.
         """
         return await self._run(self._core.users(names))
+
+    # --- Delegation tokens --------------------------------------------------------------------------------------------
+
+    async def create_delegation_token(
+        self, *, owner: str | None = None, renewers: Iterable[str] = (), max_lifetime_ms: int | None = None
+    ) -> NewDelegationToken:
+        """Make a delegation token (KIP-48): who shows it is its owner, until it expires.
+
+        owner:           as in "User:alice"; by default the user of this client. Somebody else takes the right
+                         CREATE_TOKENS on that user (KIP-373)
+        renewers:        who may renew it, and have it expire, besides the owner; up to 16
+        max_lifetime_ms: how long it can be renewed; by default, and at most, as long as the nodes are set to
+        Raises `FatalError` DELEGATION_TOKEN_AUTH_DISABLED, DELEGATION_TOKEN_REQUEST_NOT_ALLOWED where this client is no
+        user or has such a token itself, DELEGATION_TOKEN_AUTHORIZATION_FAILED, INVALID_PRINCIPAL_TYPE, INVALID_REQUEST,
+        and POLICY_VIOLATION where there are too many.
+        """
+        return await self._run(token_calls.create_token(self._core.client.control, owner, renewers, max_lifetime_ms))
+
+    async def renew_delegation_token(self, token_id: str, *, period_ms: int | None = None) -> int:
+        """Have a token expire later: `period_ms` from now on, by default and at most what the nodes are set to.
+
+        Returns when it expires, in milliseconds since 1970. Raises `FatalError` DELEGATION_TOKEN_NOT_FOUND,
+        DELEGATION_TOKEN_EXPIRED, DELEGATION_TOKEN_OWNER_MISMATCH, and as `create_delegation_token`.
+        """
+        return await self._run(token_calls.renew_token(self._core.client.control, token_id, period_ms))
+
+    async def expire_delegation_token(self, token_id: str, *, after_ms: int | None = None) -> int:
+        """Take a token back, or have it expire `after_ms` from now on. What was begun with it ends within some seconds.
+
+        Returns when it expires. Raises as `renew_delegation_token`.
+        """
+        return await self._run(token_calls.expire_token(self._core.client.control, token_id, after_ms))
+
+    async def delegation_tokens(self, owners: Iterable[str] = ()) -> list[DelegationToken]:
+        """Return the tokens that this client's user owns, has asked for or may renew, and those that he may hear of.
+
+        owners: only tokens that one of these owns, has asked for or may renew; by default all
+        Raises as `create_delegation_token`.
+        """
+        return await self._run(token_calls.describe_tokens(self._core.client.control, owners))
 
     # --- Looking into trouble -----------------------------------------------------------------------------------------
 

@@ -40,6 +40,10 @@ _OPTIONS: Final = {
     ResourceType.GROUP: "--group",
     ResourceType.TRANSACTIONAL_ID: "--transactional-id",
 }
+_LITERAL_OPTIONS: Final = {
+    ResourceType.DELEGATION_TOKEN: "--delegation-token",
+    ResourceType.USER: "--user-principal",
+}
 _Key = tuple[ResourceType, AclPermission, str, PatternType, str]
 
 
@@ -105,12 +109,14 @@ def _finding(kind: str, severity: Severity, acl: Acl, what: str, *, is_removed: 
 
 
 def _remove_command(acl: Acl) -> tuple[str, ...]:
-    """Return the command that removes an ACL; none for a type of resource that it does not know."""
+    """Return the command that removes an ACL; none for a pattern that it does not know."""
     if acl.resource_type is ResourceType.CLUSTER:
         what = ["--cluster"]
     elif acl.resource_type in _OPTIONS:
         option = _OPTIONS[acl.resource_type]
         what = [option if acl.pattern is PatternType.LITERAL else f"{option}-prefix", acl.name]
+    elif acl.resource_type in _LITERAL_OPTIONS and acl.pattern is PatternType.LITERAL:
+        what = [_LITERAL_OPTIONS[acl.resource_type], acl.name]
     else:
         return ()
     operation = acl.operation.name.lower().replace("_", "-")

@@ -39,9 +39,11 @@ PASSWORD_FILE: Final = "sasl.password.location"  # noqa: S105
 PLAIN_WITHOUT_TLS: Final = "sasl.plain.without.tls"
 JAAS: Final = "sasl.jaas.config"
 """Java's name and password, in one text."""
+DELEGATION_FILE: Final = "sasl.delegation.token.location"
+"""A file with a delegation token: its id, a colon and its HMAC. Kafka has no name for it."""
 TOKEN_URL: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105
 """Where a token is: Kafka's name, with a file as its URL."""
-NAMES: Final = (USERNAME, PASSWORD, PASSWORD_FILE, MECHANISM, PLAIN_WITHOUT_TLS, TOKEN_URL)
+NAMES: Final = (USERNAME, PASSWORD, PASSWORD_FILE, MECHANISM, PLAIN_WITHOUT_TLS, TOKEN_URL, DELEGATION_FILE)
 """The options of a bootstrap that say as which user a client connects."""
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", OAUTHBEARER)
@@ -64,6 +66,7 @@ _JAAS_OPTION: Final = re.compile(r"(?P<name>\w+)\s*=\s*(?:\"(?P<quoted>[^\"]*)\"
 _TOKEN_JAAS: Final = re.compile(r"\s*[\w.]*\.OAuthBearerLoginModule\s+(?:required|requisite|sufficient)\s*;\s*")
 PASSWORD_BYTES_MAX: Final = 1 << 10
 TOKEN_BYTES_MAX: Final = 16 << 10
+_DELEGATION: Final = re.compile(r"(?P<id>[A-Za-z0-9_-]{1,64}):(?P<hmac>[A-Za-z0-9+/]{86}==)")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _REFUSAL_HEARD: Final = b"\1"
 _TIMEOUT_MS: Final = 10_000
@@ -77,9 +80,10 @@ _ROTATION_S: Final = 30.0
 class Login:
     """A user, with his password or the file that holds it; or the file with a token, which says who the user is.
 
-    mechanism:         what proves the password on data connections
-    plain_without_tls: whether it may be sent over connections to other machines that are not encrypted
-    token_url:         "file:///PATH", with OAUTHBEARER
+    mechanism:           what proves the password on data connections
+    plain_without_tls:   whether it may be sent over connections to other machines that are not encrypted
+    token_url:           "file:///PATH", with OAUTHBEARER
+    delegation_location: the file with a delegation token, with SCRAM
     """
 
     username: str
@@ -88,11 +92,13 @@ class Login:
     mechanism: str = MECHANISMS[0]
     plain_without_tls: bool = False
     token_url: str = ""
+    delegation_location: str = ""
 
     @property
     def location(self) -> str:
         """The file with the password or the token; empty where there is none."""
-        return unquote(urlsplit(self.token_url).path) if self.token_url else self.password_location
+        path = unquote(urlsplit(self.token_url).path) if self.token_url else self.password_location
+        return path or self.delegation_location
 
     def options(self) -> dict[str, str]:
         """Return the options of a bootstrap that mean the same, the password among them."""
@@ -103,6 +109,7 @@ class Login:
             **({MECHANISM: self.mechanism} if self.mechanism != MECHANISMS[0] else {}),
             **({PLAIN_WITHOUT_TLS: "true"} if self.plain_without_tls else {}),
             **({TOKEN_URL: self.token_url} if self.token_url else {}),
+            **({DELEGATION_FILE: self.delegation_location} if self.delegation_location else {}),
         }
 
     def check_may_be_sent(self, address: str, *, encrypted: bool) -> None:
@@ -130,6 +137,8 @@ def login_of_options(where: str, options: Mapping[str, str]) -> Login | None:
         raise UsageError(f"{where}: {PLAIN_WITHOUT_TLS} is true or false, not {plain!r}")
     if mechanism == OAUTHBEARER or TOKEN_URL in given:
         return _token_login(where, given, mechanism, plain == "true")
+    if DELEGATION_FILE in given:
+        return _delegated_login(where, given, mechanism, plain == "true")
     username, password, location = (given.get(name, "") for name in (USERNAME, PASSWORD, PASSWORD_FILE))
     if not username:
         raise UsageError(f"{where}: {next(iter(given))} without {USERNAME}: as which user?")
@@ -144,7 +153,7 @@ def login_of_options(where: str, options: Mapping[str, str]) -> Login | None:
 def _token_login(where: str, given: Mapping[str, str], mechanism: str, plain: bool) -> Login:
     if mechanism != OAUTHBEARER:
         raise UsageError(f"{where}: {TOKEN_URL} is for {MECHANISM}={OAUTHBEARER}: give that, too")
-    for name in (USERNAME, PASSWORD, PASSWORD_FILE):
+    for name in (USERNAME, PASSWORD, PASSWORD_FILE, DELEGATION_FILE):
         if name in given:
             raise UsageError(f"{where}: {name} with {MECHANISM}={OAUTHBEARER}: the token says who the user is")
     url = given.get(TOKEN_URL, "")
@@ -158,6 +167,17 @@ def _token_login(where: str, given: Mapping[str, str], mechanism: str, plain: bo
             "which is read again when it changes"
         )
     return Login("", mechanism=mechanism, plain_without_tls=plain, token_url=url)
+
+
+def _delegated_login(where: str, given: Mapping[str, str], mechanism: str, plain: bool) -> Login:
+    for name in (USERNAME, PASSWORD, PASSWORD_FILE):
+        if name in given:
+            raise UsageError(f"{where}: {name} with {DELEGATION_FILE}: the token says who the user is")
+    if mechanism == "PLAIN":
+        raise UsageError(f"{where}: {DELEGATION_FILE} with {MECHANISM}=PLAIN: delegation tokens are shown by SCRAM")
+    if not given[DELEGATION_FILE]:
+        raise UsageError(f"{where}: {DELEGATION_FILE} is empty: name a file, as `semel token create --file` writes it")
+    return Login("", mechanism=mechanism, plain_without_tls=plain, delegation_location=given[DELEGATION_FILE])
 
 
 def jaas_options(owner: str, text: str) -> dict[str, str]:
@@ -189,7 +209,7 @@ class Credentials:
         self._signature: tuple[int, ...] = ()
         self._accepted = False
         self._refused_at: float | None = None
-        self._password = login.password
+        self._username, self._password = login.username, login.password
         self._header: tuple[tuple[str, str], ...] = ()
         self._read()
 
@@ -246,7 +266,7 @@ class Credentials:
                 await self._answer(connection, address, _REFUSAL_HEARD)
                 raise AuthenticationFailedError(f"the node at {address} has not taken the token")
         elif mechanism == "PLAIN":
-            await self._answer(connection, address, f"\0{self._login.username}\0{self._password}".encode())
+            await self._answer(connection, address, f"\0{self._username}\0{self._password}".encode())
         else:
             await self._scram(connection, address)
 
@@ -254,7 +274,7 @@ class Credentials:
         from scramp import ScramClient, ScramException
 
         try:
-            client = ScramClient([self._login.mechanism], self._login.username, self._password)
+            client = ScramClient([self._login.mechanism], self._username, self._password)
             client.set_server_first(
                 (await self._answer(connection, address, client.get_client_first().encode())).decode()
             )
@@ -266,7 +286,7 @@ class Credentials:
         except (ScramException, UnicodeDecodeError) as error:
             # Who does not know what proves the password is not the node.
             raise AuthenticationFailedError(
-                f"what is at {address} has not proven that it is a node which knows {self._login.username}: {error}"
+                f"what is at {address} has not proven that it is a node which knows {self._username}: {error}"
             ) from None
 
     async def _answer(self, connection: Connection, address: str, token: bytes) -> bytes:
@@ -280,12 +300,16 @@ class Credentials:
     def _read(self) -> None:
         if self._login.location:
             what = TOKEN_URL if self._login.token_url else PASSWORD_FILE
+            what = DELEGATION_FILE if self._login.delegation_location else what
             try:
                 state = signature(os.stat(self._login.location))
                 if state == self._signature:
                     return
-                read = token_in if self._login.token_url else password_in
-                self._password = read(what, self._login.location)
+                if self._login.delegation_location:
+                    self._username, self._password = delegation_token_in(what, self._login.location)
+                else:
+                    read = token_in if self._login.token_url else password_in
+                    self._password = read(what, self._login.location)
                 self._signature = state
             except (OSError, UsageError) as error:
                 if self._header:
@@ -296,7 +320,7 @@ class Credentials:
         if self._login.token_url:
             self._header = (("authorization", f"Bearer {self._password}"),)
             return
-        told = b64encode(f"{self._login.username}:{self._password}".encode()).decode()
+        told = b64encode(f"{self._username}:{self._password}".encode()).decode()
         self._header = (("authorization", f"Basic {told}"),)
 
 
@@ -308,6 +332,16 @@ def token_in(what: str, path: str) -> str:
     if len(data) > TOKEN_BYTES_MAX or not _TOKEN.fullmatch(token):
         raise UsageError(f"{what} = {path} does not hold a token in one line of up to {TOKEN_BYTES_MAX} bytes")
     return token
+
+
+def delegation_token_in(what: str, path: str) -> tuple[str, str]:
+    """Return the id and the HMAC in the file of a delegation token. Raises `UsageError`, and `OSError`."""
+    with Path(path).open("rb") as file:
+        data = file.read(TOKEN_BYTES_MAX + 1)
+    found = _DELEGATION.fullmatch(data.decode("latin-1").strip())
+    if len(data) > TOKEN_BYTES_MAX or found is None:
+        raise UsageError(f"{what} = {path} holds no delegation token, as `semel token create --file` writes it")
+    return found["id"], found["hmac"]
 
 
 def password_in(what: str, path: str) -> str:

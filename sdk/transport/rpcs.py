@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from semel.protocol.v1 import (
     acls_pb2,
     cluster_pb2,
+    delegation_tokens_pb2,
     diagnostics_pb2,
     groups_pb2,
     metadata_pb2,
@@ -64,6 +65,7 @@ _METADATA = "/semel.v1.MetadataService/"
 _ACLS = "/semel.v1.AclService/"
 _QUOTAS = "/semel.v1.QuotaService/"
 _USERS = "/semel.v1.UserService/"
+_TOKENS = "/semel.v1.DelegationTokenService/"
 _TOPICS = "/semel.v1.TopicService/"
 _TRANSACTIONS = "/semel.v1.TransactionService/"
 _SHARED = "/semel.v1.SharedTransactionService/"
@@ -274,6 +276,30 @@ DESCRIBE_USER_CREDENTIALS = Rpc(
     _USERS + "DescribeUserCredentials",
     users_pb2.DescribeUserCredentialsRequest,
     users_pb2.DescribeUserCredentialsResponse,
+    Place.ANY,
+)
+CREATE_DELEGATION_TOKEN = Rpc(
+    _TOKENS + "CreateDelegationToken",
+    delegation_tokens_pb2.CreateDelegationTokenRequest,
+    delegation_tokens_pb2.CreateDelegationTokenResponse,
+    Place.ANY,
+)
+RENEW_DELEGATION_TOKEN = Rpc(
+    _TOKENS + "RenewDelegationToken",
+    delegation_tokens_pb2.RenewDelegationTokenRequest,
+    delegation_tokens_pb2.RenewDelegationTokenResponse,
+    Place.ANY,
+)
+EXPIRE_DELEGATION_TOKEN = Rpc(
+    _TOKENS + "ExpireDelegationToken",
+    delegation_tokens_pb2.ExpireDelegationTokenRequest,
+    delegation_tokens_pb2.ExpireDelegationTokenResponse,
+    Place.ANY,
+)
+DESCRIBE_DELEGATION_TOKENS = Rpc(
+    _TOKENS + "DescribeDelegationTokens",
+    delegation_tokens_pb2.DescribeDelegationTokensRequest,
+    delegation_tokens_pb2.DescribeDelegationTokensResponse,
     Place.ANY,
 )
 CORDON_NODE = Rpc(_CLUSTER + "CordonNode", cluster_pb2.CordonNodeRequest, cluster_pb2.CordonNodeResponse, Place.ANY)

@@ -102,6 +102,7 @@ class SecurityNames(TypedDict, total=False):
     sasl_password: str
     sasl_password_location: str
     sasl_oauthbearer_token_endpoint_url: str
+    sasl_delegation_token_location: str
     sasl_plain_without_tls: str
     sasl_plain_username: str
     sasl_plain_password: str

@@ -1,5 +1,6 @@
 """Who calls over gRPC: each call carries the user's name and password in `authorization: Basic ...` (RFC 7617), or a
-token in `authorization: Bearer ...` (RFC 6750).
+token in `authorization: Bearer ...` (RFC 6750). A delegation token is shown like a user: its id, and its HMAC as the
+password.
 
 A password that was right once is known without another check. Health checks are answered to anybody: they say only
 whether the node serves.
@@ -8,7 +9,6 @@ whether the node serves.
 from __future__ import annotations
 
 import asyncio
-import logging
 from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import grpc
 from grpc_health.v1 import health_pb2
 
+from semel.broker.audit.log import Audit
 from semel.broker.listeners.grpc.callers import set_user
 from semel.broker.listeners.grpc.errors import ERROR_METADATA
 from semel.broker.users.exchanges import TOKEN_BYTES_MAX
 from semel.broker.users.tokens import TokenError
 from semel.protocol.errors import ErrorCode, RetriableError
-from semel.runtime.limited_log import LimitedLog
 
 if TYPE_CHECKING:
     from semel.broker.users.tokens import Tokens
@@ -46,10 +46,10 @@ LOOK_S: Final = 5.0
 class AuthenticatingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """In front of every call."""
 
-    def __init__(self, users: Users | None, tokens: Tokens | None) -> None:
+    def __init__(self, users: Users | None, tokens: Tokens | None, audit: Audit) -> None:
         self._users = users
         self._tokens = tokens
-        self._log = LimitedLog(logging.getLogger("semel.grpc"))
+        self._audit = audit
 
     async def intercept_service(
         self,
@@ -77,10 +77,8 @@ class AuthenticatingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
         try:
             token = self._tokens.known(text) or await self._tokens.check(text)
         except TokenError as error:
-            return self._refusing("", _INVALID_TOKEN, ascii(str(error)))
+            return self._refusing("", _INVALID_TOKEN, str(error))
         set_user(token.subject)
-        if handler.stream_stream is None:
-            return handler
         over = f"the token of the user {token.subject} has ended"
         return self._watched(handler, lambda: token.is_current, over)
 
@@ -92,24 +90,25 @@ class AuthenticatingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
             return self._refusing("", _NO_PASSWORDS)
         name, password = _parsed(text)
         await users.settled()
+        if users.delegation is not None and not users.has(name):
+            delegated = users.delegation.check(name, password)
+            if delegated is not None:
+                set_user(delegated.subject, is_delegated=True)
+                over = f"the delegation token {name} has expired, or was taken back"
+                return self._watched(handler, lambda: delegated.is_current, over)
         verifier = users.knows_password(name, password) or await users.check_password(name, password)
         if verifier is None:
             return self._refusing(name, _WRONG)
         set_user(name)
-        if handler.stream_stream is None:
-            return handler
         over = f"the user {name} was removed, or has another password now"
         return self._watched(handler, lambda: users.is_current(name, verifier), over)
-
-    def close(self) -> None:
-        self._log.close()
 
     def _refusing(self, name: str, message: str, why: str = "") -> grpc.RpcMethodHandler[Any, Any]:
         """Return what refuses a call. why: for the node's log alone"""
 
         def tell(peer: str) -> None:
-            self._log.warning(
-                "authentication failed: gRPC, peer=%s user=%r: %s", peer, name[:_NAME_SHOWN], why or message
+            self._audit.authentication_failed(
+                listener="grpc", peer=peer, user=name[:_NAME_SHOWN], reason=why or message
             )
 
         return _ending(grpc.StatusCode.UNAUTHENTICATED, ErrorCode.SASL_AUTHENTICATION_FAILED, message, tell)
@@ -118,6 +117,8 @@ class AuthenticatingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
         self, handler: grpc.RpcMethodHandler[Any, Any], is_current: Callable[[], bool], over: str
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """Return what serves a stream for as long as its user may. over: what is said to it then"""
+        if handler.stream_stream is None:
+            return handler
         serve: Any = handler.stream_stream
 
         async def run(requests: AsyncIterator[Any], context: Context) -> None:

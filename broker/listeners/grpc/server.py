@@ -65,7 +65,7 @@ class GrpcListener:
         users, tokens: where clients alone are served that prove who they are
         """
         asks = users is not None or tokens is not None
-        self._passwords = AuthenticatingInterceptor(users, tokens) if asks else None
+        self._passwords = AuthenticatingInterceptor(users, tokens, node.audit) if asks else None
         self._certificates = certificates
         self.services = SemelServices(node, produce, fetch, times)
         self.malformed = self.services.malformed
@@ -130,8 +130,6 @@ class GrpcListener:
             self.services.finish()
             await server.stop(grace_s)
             self.malformed.log.close()
-            if self._passwords is not None:
-                self._passwords.close()
 
 
 def _options(config: NodeConfig) -> list[tuple[str, Any]]:

@@ -14,6 +14,7 @@ from semel.broker.listeners.grpc.acl_service import AclService
 from semel.broker.listeners.grpc.callers import rights_of
 from semel.broker.listeners.grpc.cluster_service import ClusterService
 from semel.broker.listeners.grpc.data_service import DataService
+from semel.broker.listeners.grpc.delegation_token_service import DelegationTokenService
 from semel.broker.listeners.grpc.diagnostics_service import DiagnosticsService
 from semel.broker.listeners.grpc.edge import CallTimes, service_handler
 from semel.broker.listeners.grpc.group_service import GroupService
@@ -31,6 +32,7 @@ from semel.protocol.v1 import (
     acls_pb2,
     cluster_pb2,
     data_pb2,
+    delegation_tokens_pb2,
     diagnostics_pb2,
     groups_pb2,
     metadata_pb2,
@@ -68,6 +70,7 @@ class SemelServices:
             (acls_pb2, "AclService", AclService(node)),
             (quotas_pb2, "QuotaService", QuotaService(node)),
             (users_pb2, "UserService", UserService(node)),
+            (delegation_tokens_pb2, "DelegationTokenService", DelegationTokenService(node)),
             (data_pb2, "DataService", self.data),
         )
         described = [(module.DESCRIPTOR.services_by_name[name], methods) for module, name, methods in services]

@@ -14,6 +14,12 @@ from semel.broker.listeners.kafka.apis.consumer_group_describe import CONSUMER_G
 from semel.broker.listeners.kafka.apis.consumer_group_heartbeat import CONSUMER_GROUP_HEARTBEAT
 from semel.broker.listeners.kafka.apis.create_partitions import CREATE_PARTITIONS
 from semel.broker.listeners.kafka.apis.create_topics import CREATE_TOPICS
+from semel.broker.listeners.kafka.apis.delegation_tokens import (
+    CREATE_DELEGATION_TOKEN,
+    DESCRIBE_DELEGATION_TOKEN,
+    EXPIRE_DELEGATION_TOKEN,
+    RENEW_DELEGATION_TOKEN,
+)
 from semel.broker.listeners.kafka.apis.delete_groups import DELETE_GROUPS
 from semel.broker.listeners.kafka.apis.delete_records import DELETE_RECORDS
 from semel.broker.listeners.kafka.apis.delete_topics import DELETE_TOPICS
@@ -60,6 +66,7 @@ ALL_APIS: Sequence[Api] = (
     CONSUMER_GROUP_DESCRIBE,
     CONSUMER_GROUP_HEARTBEAT,
     CREATE_ACLS,
+    CREATE_DELEGATION_TOKEN,
     CREATE_PARTITIONS,
     CREATE_TOPICS,
     DELETE_ACLS,
@@ -71,6 +78,7 @@ ALL_APIS: Sequence[Api] = (
     ALTER_CLIENT_QUOTAS,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
+    DESCRIBE_DELEGATION_TOKEN,
     DESCRIBE_GROUPS,
     DESCRIBE_LOG_DIRS,
     DESCRIBE_PRODUCERS,
@@ -80,6 +88,7 @@ ALL_APIS: Sequence[Api] = (
     DESCRIBE_USER_SCRAM_CREDENTIALS,
     ELECT_LEADERS,
     END_TXN,
+    EXPIRE_DELEGATION_TOKEN,
     FIND_COORDINATOR,
     HEARTBEAT,
     INCREMENTAL_ALTER_CONFIGS,
@@ -96,6 +105,7 @@ ALL_APIS: Sequence[Api] = (
     OFFSET_DELETE,
     OFFSET_FETCH,
     OFFSET_FOR_LEADER_EPOCH,
+    RENEW_DELEGATION_TOKEN,
     SYNC_GROUP,
     TXN_OFFSET_COMMIT,
     UNREGISTER_BROKER,

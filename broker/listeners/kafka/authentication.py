@@ -1,8 +1,9 @@
 """A Kafka connection until its client has proven who it is: SaslHandshake and SaslAuthenticate (KIP-43, KIP-152).
 
 Until then it is served these two and ApiVersions, with small requests, and for a bounded time. Afterwards it is served
-everything, and its user stays the same. With a password a client does not authenticate a second time
-(`session_lifetime_ms` is 0); with a token it does before that ends, on the same connection (KIP-368).
+everything, and its user stays the same. With a token it authenticates again before that ends, on the same connection
+(KIP-368); with a password before connections.max.reauth.ms is over, where that is set, and is told so
+(`session_lifetime_ms`). Who asks for anything else after that is closed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from semel.broker.acls.principals import principal_of_user
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.users.exchanges import INVALID_TOKEN, AuthenticationError
@@ -32,9 +34,7 @@ async def handle_sasl_handshake(context: RequestContext, body: memoryview) -> by
         context.finish()
         return await write_response(context, error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=())
     if not here.begin(request.mechanism):
-        context.warn(
-            "authentication failed: peer=%s mechanism=%r is not enabled", context.peer, request.mechanism[:_NAME_SHOWN]
-        )
+        _tell_of_failure(context, mechanism=request.mechanism[:_NAME_SHOWN], reason="the mechanism is not enabled")
         context.count_refused()
         context.finish()
         return await write_response(
@@ -53,21 +53,28 @@ async def handle_sasl_authenticate(context: RequestContext, body: memoryview) ->
     except AuthenticationError as error:
         if here.refusal:  # it was told, and is in the log
             return await _refuse(context, ErrorCode.SASL_AUTHENTICATION_FAILED, INVALID_TOKEN.decode(), counted=False)
-        context.warn("authentication failed: peer=%s user=%r: %s", context.peer, here.user[:_NAME_SHOWN], error.message)
+        _tell_of_failure(context, user=here.user[:_NAME_SHOWN], reason=error.message)
         await asyncio.sleep(FAILED_DELAY_S)
         return await _refuse(context, ErrorCode.SASL_AUTHENTICATION_FAILED, _FAILED)
     except RetriableError as error:
         context.finish()
         return await write_response(context, error_code=error.code, error_message=error.message)
     if here.refusal:
-        context.warn("authentication failed: peer=%s token: %s", context.peer, ascii(here.refusal))
+        _tell_of_failure(context, reason=f"token: {here.refusal}")
         context.count_refused()
         await asyncio.sleep(FAILED_DELAY_S)
     if is_proven:
         context.admit()
-        if here.token is not None and context.api_version >= _LIFETIME_VERSION:
-            return await write_response(context, auth_bytes=answer, session_lifetime=here.token.left_ms())
+        context.node.audit.authenticated(
+            listener="kafka", peer=context.peer, principal=principal_of_user(here.user), mechanism=here.mechanism
+        )
+        if context.api_version >= _LIFETIME_VERSION:
+            return await write_response(context, auth_bytes=answer, session_lifetime=here.lifetime_ms)
     return await write_response(context, auth_bytes=answer)
+
+
+def _tell_of_failure(context: RequestContext, **details: str) -> None:
+    context.node.audit.authentication_failed(listener="kafka", peer=context.peer, **details)
 
 
 async def _refuse(context: RequestContext, code: ErrorCode, message: str, *, counted: bool = True) -> bytes:

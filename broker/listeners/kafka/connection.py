@@ -126,8 +126,8 @@ class Listener(Protocol):
 
     def disconnected(self, connection: KafkaConnection) -> None: ...
 
-    def admitted(self, connection: KafkaConnection) -> None:
-        """The client has proven who it is."""
+    def admitted(self, connection: KafkaConnection) -> Callable[[int], Api | None]:
+        """The client has proven who it is. Returns what finds the APIs that it is served."""
         ...
 
     def room_ran_out(self, connection: KafkaConnection, wanted: int) -> None:
@@ -500,8 +500,7 @@ class KafkaConnection:
 
     def admit(self) -> None:
         """Serve everything: the client has proven who it is."""
-        self._listener.admitted(self)
-        self._api_of = self._listener.registry.get
+        self._api_of = self._listener.admitted(self)
         self._request_bytes_max = self._limits.socket_request_max_bytes
 
     def _served(self, header: RequestHeader) -> Api:

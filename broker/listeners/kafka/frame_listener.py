@@ -189,8 +189,9 @@ class FrameListener(ABC):
         if self._emptied is not None and not self._connections:
             self._emptied.set()
 
-    def admitted(self, connection: KafkaConnection) -> None:  # noqa: B027 - only one listener asks who somebody is
-        """The client has proven who it is."""
+    def admitted(self, connection: KafkaConnection) -> Callable[[int], Api | None]:
+        """The client has proven who it is. Returns what finds the APIs that it is served, by their keys."""
+        return self.registry.get
 
     def room_ran_out(self, connection: KafkaConnection, wanted: int) -> None:
         """Say who holds the room that a request has to wait for, now and then."""

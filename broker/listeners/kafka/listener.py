@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +36,8 @@ _HANDSHAKES_MAX: Final = 1_000
 """Connections that are not encrypted yet, each of which has its buffers. Clients that come all at once are fewer."""
 _LOOK_S: Final = 5.0
 """How often it is looked whether the users of connections are still there."""
-_BEFORE_AUTHENTICATION: Final = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+_AUTHENTICATING: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+_BEFORE_AUTHENTICATION: Final = (ApiKey.API_VERSIONS, *_AUTHENTICATING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,8 @@ class KafkaListener(FrameListener):
         """See `FrameListener.connected`. A program that the node runs in is nobody else."""
         if self._asks and connection.address != IN_PROCESS:
             mechanisms = self.node.config.sasl_enabled_mechanisms
-            here = Authentication(self._users, self._tokens, mechanisms, self.loop.time())
+            max_ms = self.node.config.connections_max_reauth_ms
+            here = Authentication(self._users, self._tokens, mechanisms, self.loop.time, max_ms)
             connection.ask_who(here, self._before_authentication, REQUEST_BYTES_MAX)
         if not (super().connected(connection) and self._give_access(connection)):
             return False
@@ -145,21 +148,20 @@ class KafkaListener(FrameListener):
             self._give_quotas(connection)
         return True
 
-    def admitted(self, connection: KafkaConnection) -> None:
+    def admitted(self, connection: KafkaConnection) -> Callable[[int], Api | None]:
         """See `FrameListener.admitted`. From here on it may do what its user may, as far as his quotas go."""
         self._give_access(connection)
         self._give_quotas(connection)
+        return self._apis_of(connection)
 
     def _give_access(self, connection: KafkaConnection) -> bool:
         """Let a connection do what its client may. Returns whether it may stay."""
         if connection.address == IN_PROCESS:
             return True
-        here = connection.authentication
-        if not self.node.authorizer.is_on:
-            user = here.user if here is not None and here.is_proven else None
-            connection.all_rights = ANYBODY if user is None else Rights(None, "", (), principal_of_user(user))
-            return True
         principal = self._principal(connection)
+        if not self.node.authorizer.is_on:
+            connection.all_rights = ANYBODY if principal in (None, ANONYMOUS) else Rights(None, "", (), principal)
+            return True
         if principal is None:
             return False
         connection.access = self.node.authorizer.access(principal, connection.address)
@@ -201,6 +203,22 @@ class KafkaListener(FrameListener):
         if api is not None and api.key not in _BEFORE_AUTHENTICATION:
             raise WireFormatError(f"{api.key.name} before the client has authenticated (security.protocol=SASL_...)")
         return api
+
+    def _apis_of(self, connection: KafkaConnection) -> Callable[[int], Api | None]:
+        """Return what finds a connection's APIs. Nothing is served after the end of its client's time (KIP-368)."""
+        here = connection.authentication
+        if here is None or here.ends == math.inf:
+            return self.registry.get
+
+        def find(key: int) -> Api | None:
+            if here.is_over and key not in _AUTHENTICATING:
+                max_ms = self.node.config.connections_max_reauth_ms
+                raise WireFormatError(
+                    f"the user {here.user} has not authenticated again within connections.max.reauth.ms={max_ms}"
+                )
+            return self.registry.get(key)
+
+        return find
 
     def _has_to_leave(self, connection: KafkaConnection, now: float) -> bool:
         """Close a connection whose client does not authenticate, or whose user is not there any more."""

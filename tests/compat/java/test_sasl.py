@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from delegating_node import secret_file
 from kafka_tools import KafkaTools
 from live_node import LiveNode
 from permitted_node import PERMITTED, acl
@@ -24,14 +25,14 @@ def node(tmp_path: Path) -> Iterator[LiveNode]:  # type: ignore[override]
         yield live
 
 
-def settings(folder: Path, mechanism: str, password: str = PASSWORD, user: str = ALICE) -> str:
-    """A file of settings for a client."""
+def settings(folder: Path, mechanism: str, password: str = PASSWORD, user: str = ALICE, more: str = "") -> str:
+    """A file of settings for a client. more: options of its login"""
     module = _MODULES.get(mechanism, "scram.ScramLoginModule")
     file = folder / f"{user}-{mechanism}.properties"
     file.write_text(
         f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
         f"sasl.jaas.config=org.apache.kafka.common.security.{module} required "
-        f'username="{user}" password="{password}";\n'
+        f'username="{user}" password="{password}"{more};\n'
         "default.api.timeout.ms=20000\nrequest.timeout.ms=10000\n"
     )
     return str(file)
@@ -113,3 +114,58 @@ def test_kafka_configs_adds_lists_and_removes_users(tmp_path: Path, each_tools: 
         assert [each.mechanism for each in live.node.metadata.image.users["bob"]] == ["SCRAM-SHA-512"]
         again = each_tools.run("configs", *as_alice, *bob, "--alter", "--delete-config", "SCRAM-SHA-256")
         assert again.code != 0
+
+
+def test_kafka_delegation_tokens_makes_describes_renews_and_expires_them(
+    tmp_path: Path, each_tools: KafkaTools
+) -> None:
+    """And Java clients log in with a token, as its owner, once with each mechanism."""
+    users = set_user(tmp_path / "users", password=PASSWORD)
+    listens = dict.fromkeys(("kafka_listen", "grpc_listen"), "sasl://127.0.0.1:0")
+    secret = secret_file(tmp_path)
+    with LiveNode(tmp_path, **listens, sasl_users_location=str(users), delegation_token_secret_file=secret) as live:
+        where = ("--bootstrap-server", str(live.node.kafka_address), "--command-config")
+        as_alice = (*where, settings(tmp_path, "SCRAM-SHA-256"))
+        made = each_tools.run(
+            *("delegation-tokens", *as_alice, "--create", "--max-life-time-period", "-1"),
+            *("--renewer-principal", "User:bob"),
+        ).succeeded()
+        (token,) = live.node.metadata.image.delegation_tokens.values()
+        assert (token.owner, token.renewers) == (f"User:{ALICE}", ("User:bob",))
+        hmac = next(word for word in made.output.split() if len(word) == 88 and word.endswith("=="))
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+            file = settings(tmp_path, mechanism, hmac, token.token_id, ' tokenauth="true"')
+            each_tools.run("topics", *where, file, "--create", "--topic", f"t-{mechanism}").succeeded()
+        refused = each_tools.run("delegation-tokens", *where, file, "--create", "--max-life-time-period", "-1")
+        assert refused.code != 0
+        described = each_tools.run("delegation-tokens", *as_alice, "--describe", "--owner-principal", f"User:{ALICE}")
+        assert token.token_id in described.succeeded().output
+        each_tools.run(
+            "delegation-tokens", *as_alice, "--renew", "--renew-time-period", "3600000", "--hmac", hmac
+        ).succeeded()
+        (renewed,) = live.node.metadata.image.delegation_tokens.values()
+        assert renewed.expiry_timestamp_ms < token.expiry_timestamp_ms
+        each_tools.run(
+            "delegation-tokens", *as_alice, "--expire", "--expiry-time-period", "-1", "--hmac", hmac
+        ).succeeded()
+        assert live.node.metadata.image.delegation_tokens == {}
+        assert each_tools.run("topics", *where, file, "--list").code != 0
+
+
+def test_java_clients_prove_again_who_they_are(tmp_path: Path, tools: KafkaTools) -> None:
+    """A consumer that waits for longer than connections.max.reauth.ms keeps its connections (KIP-368)."""
+    users = set_user(tmp_path / "users", password=PASSWORD)
+    listens = dict.fromkeys(("kafka_listen", "grpc_listen"), "sasl://127.0.0.1:0")
+    settings_of_node = {"sasl_users_location": str(users), "connections_max_reauth_ms": 2_000}
+    with LiveNode(tmp_path, **listens, **settings_of_node) as live:
+        where = ("--bootstrap-server", str(live.node.kafka_address))
+        file = settings(tmp_path, "SCRAM-SHA-256")
+        tools.run("topics", *where, "--command-config", file, "--create", "--topic", "t").succeeded()
+        listener = live.node.kafka_listener
+        assert listener is not None
+        before = listener.statistics()
+        tools.run("console-consumer", *where, "--consumer.config", file, "--topic", "t", "--timeout-ms", "9000")
+        after = listener.statistics()
+        handshakes = after.requests["SASL_HANDSHAKE"] - before.requests["SASL_HANDSHAKE"]
+        assert handshakes > after.accepted_connections - before.accepted_connections, "on connections there were"
+        assert after.aborted_connections == before.aborted_connections

@@ -25,6 +25,7 @@ TOOLS = {
     "console-producer": ("org.apache.kafka.tools.ConsoleProducer", "kafka.tools.ConsoleProducer"),
     "consumer-groups": ("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",),
     "consumer-perf-test": ("org.apache.kafka.tools.ConsumerPerformance",),
+    "delegation-tokens": ("org.apache.kafka.tools.DelegationTokenCommand", "kafka.admin.DelegationTokenCommand"),
     "delete-records": ("org.apache.kafka.tools.DeleteRecordsCommand",),
     "dump-log": ("org.apache.kafka.tools.DumpLogSegments", "kafka.tools.DumpLogSegments"),
     "features": ("org.apache.kafka.tools.FeatureCommand", "kafka.admin.FeatureCommand"),

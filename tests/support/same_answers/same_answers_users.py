@@ -82,3 +82,36 @@ async def alter_user_scram_credentials(at: Side, version: int) -> None:
     await alter("no salted password", set_to(other, 2, salted_password=b""))
     await alter("no salt", set_to(name, salt=b""))
     await alter("end", removed(other))
+
+
+@scenario(ApiKey.CREATE_DELEGATION_TOKEN)
+async def create_delegation_token(at: Side, version: int) -> None:
+    """Nobody has proven who he is here."""
+    renewers = [{"principal_type": "User", "principal_name": "bob"}]
+    nobody = {"owner_principal_type": None, "owner_principal_name": None}
+    for what, values in {
+        "for oneself": {**nobody, "renewers": []},
+        "with a renewer": {**nobody, "renewers": renewers},
+        "for somebody": {"owner_principal_type": "User", "owner_principal_name": "alice", "renewers": []},
+        "for an empty name": {"owner_principal_type": "User", "owner_principal_name": "", "renewers": []},
+        "a renewer of another type": {**nobody, "renewers": [{"principal_type": "x", "principal_name": "y"}]},
+    }.items():
+        await at.ask(what, ApiKey.CREATE_DELEGATION_TOKEN, max_lifetime=-1, **values)
+
+
+@scenario(ApiKey.RENEW_DELEGATION_TOKEN)
+async def renew_delegation_token(at: Side, version: int) -> None:
+    for hmac in (b"", b"x", bytes(64)):
+        await at.ask(f"hmac of {len(hmac)}", ApiKey.RENEW_DELEGATION_TOKEN, hmac=hmac, renew_period=-1)
+
+
+@scenario(ApiKey.EXPIRE_DELEGATION_TOKEN)
+async def expire_delegation_token(at: Side, version: int) -> None:
+    for hmac in (b"", b"x", bytes(64)):
+        await at.ask(f"hmac of {len(hmac)}", ApiKey.EXPIRE_DELEGATION_TOKEN, hmac=hmac, expiry_time_period=-1)
+
+
+@scenario(ApiKey.DESCRIBE_DELEGATION_TOKEN)
+async def describe_delegation_token(at: Side, version: int) -> None:
+    for what, owners in {"all": None, "none": [], "one": [{"principal_type": "User", "principal_name": "a"}]}.items():
+        await at.ask(what, ApiKey.DESCRIBE_DELEGATION_TOKEN, owners=owners)

@@ -111,6 +111,18 @@ def test_acls_are_listed_and_removed(node: LiveNode) -> None:
         assert admin.delete_acls([AclFilter()]) == [acl("ALL", "cluster", principal="User:*", denies=True)]
 
 
+def test_acls_may_be_about_delegation_tokens_and_their_owners(node: LiveNode) -> None:
+    run(node, "add", "--allow", ME, "--operation", "create_tokens,describe-tokens", "--user-principal", "User:etl")
+    run(node, "add", "--allow", ME, "--operation", "describe", "--delegation-token", "5Zk0F3T1")
+    listed = json.loads(run(node, "list", "--user-principal", "User:etl", "--json"))
+    assert [(each["resource_type"], each["operation"]) for each in listed] == [
+        ("USER", "CREATE_TOKENS"),
+        ("USER", "DESCRIBE_TOKENS"),
+    ]
+    assert "1 ACL removed" in run(node, "remove", "--delegation-token", "5Zk0F3T1", "--yes")
+    assert "2 ACLs removed" in run(node, "remove", "--user-principal", "User:etl", "--yes")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -34,6 +34,7 @@ from semel.protocol.v1 import (
     cluster_pb2,
     common_pb2,
     data_pb2,
+    delegation_tokens_pb2,
     diagnostics_pb2,
     groups_pb2,
     metadata_pb2,
@@ -45,8 +46,8 @@ from semel.protocol.v1 import (
 )
 
 MODULES = (
-    acls_pb2, cluster_pb2, data_pb2, diagnostics_pb2, groups_pb2, metadata_pb2, quotas_pb2, shared_pb2, topics_pb2,
-    transactions_pb2, users_pb2,
+    acls_pb2, cluster_pb2, data_pb2, delegation_tokens_pb2, diagnostics_pb2, groups_pb2, metadata_pb2, quotas_pb2,
+    shared_pb2, topics_pb2, transactions_pb2, users_pb2,
 )  # fmt: skip
 TOPIC = "TOPIC_AUTHORIZATION_FAILED"
 GROUP = "GROUP_AUTHORIZATION_FAILED"
@@ -192,6 +193,8 @@ CASES: Sequence[tuple[str, dict[str, Any], str, Sequence[Sequence[tuple[str, str
 )
 ELSEWHERE = frozenset(
     {"DataService/Produce", "DataService/Fetch", "GroupService/ListGroups", "TransactionService/ListTransactions"}
+    | {f"DelegationTokenService/{verb}DelegationToken" for verb in ("Create", "Renew", "Expire")}
+    | {"DelegationTokenService/DescribeDelegationTokens"}
 )
 _METHODS = {
     f"{service.name}/{method.name}": method

@@ -35,9 +35,11 @@ ELSEWHERE = frozenset(
         ApiKey.LIST_TRANSACTIONS,
         ApiKey.DESCRIBE_TRANSACTIONS,
         ApiKey.DESCRIBE_CLUSTER,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
     }
 )
-"""These have tests of their own below: they are read by other code, or filter."""
+"""These have tests of their own below, or of whole nodes: they are read by other code, filter, or need a user."""
 
 
 def versions_of(key: ApiKey, case: Case) -> Sequence[int]:

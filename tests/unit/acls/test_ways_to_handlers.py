@@ -10,6 +10,7 @@ BROKER = Path(__file__).parents[3] / "broker"
 LISTENERS = (*(BROKER / "listeners/kafka/apis").glob("*.py"), *(BROKER / "listeners/grpc").glob("*_service.py"))
 HARMLESS = {
     "add_partitions_to_txn.py": {"add_partitions"},  # of nodes, who have CLUSTER_ACTION
+    "delegation_tokens.py": {"tokens_of"},  # what makes HMACs, of tokens that may be told
     "describe_producers.py": {"partition_of"},  # behind a check of the topic
     "write_txn_markers.py": {"abort_as_asked"},  # behind a check of the cluster
     "create_topics.py": {"topic_entries"},  # behind a check of the topic

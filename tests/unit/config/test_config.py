@@ -141,6 +141,7 @@ def test_no_setting_looks_like_a_kubernetes_service_variable() -> None:
     encrypted = {"SEMEL_KAFKA_LISTEN": "tls://127.0.0.1:1", "SEMEL_SSL_CLIENT_AUTH": "required"}
     encrypted |= {f"SEMEL_SSL_{file}_LOCATION": "file.pem" for file in ("CERTIFICATE", "KEY", "CA")}
     asking = {"SEMEL_KAFKA_LISTEN": "sasl://127.0.0.1:1", "SEMEL_SASL_USERS_LOCATION": "users"}
+    delegated = {**asking, "SEMEL_DELEGATION_TOKEN_SECRET_FILE": "secret"}
     tokens = {"SEMEL_SASL_ENABLED_MECHANISMS": "PLAIN,OAUTHBEARER", "SEMEL_SASL_OAUTHBEARER_EXPECTED_AUDIENCE": "me"}
     tokens |= {"SEMEL_SASL_OAUTHBEARER_JWKS_ENDPOINT_URL": "file:///keys"}
     permitted = {"SEMEL_AUTHORIZER_CLASS_NAME": STANDARD_AUTHORIZER, "SEMEL_SUPER_USERS": "User:admin"}
@@ -156,7 +157,14 @@ def test_no_setting_looks_like_a_kubernetes_service_variable() -> None:
             value = "User:root"
         elif name == "sasl.oauthbearer.jwks.endpoint.url":
             value = tokens[environment_name(name)]
-        parts = {"ssl": encrypted, "sasl": asking, "authorizer": permitted, "super": permitted, "allow": permitted}
+        parts = {
+            "ssl": encrypted,
+            "sasl": asking,
+            "delegation": delegated,
+            "authorizer": permitted,
+            "super": permitted,
+            "allow": permitted,
+        }
         others = parts.get(name.partition(".")[0], {}) | (tokens if "oauthbearer" in name else {})
         assert load_config(environment={**others, environment_name(name): value}).source(name) is Source.ENVIRONMENT
 

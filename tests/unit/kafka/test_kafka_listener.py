@@ -238,10 +238,10 @@ def test_no_more_than_the_allowed_number_of_requests_is_in_flight(tmp_path: Path
             await release.wait()
             return bytes(body)
 
-        listener.registry.register(Api(ApiKey.RENEW_DELEGATION_TOKEN, 0, 3, slow, pipelined=True))
+        listener.registry.register(Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 3, slow, pipelined=True))
         client = await KafkaClient.connect(listener.port)
         for number in range(20):
-            client.writer.write(struct.pack(">ihhihi", 14, ApiKey.RENEW_DELEGATION_TOKEN, 0, number, -1, number))
+            client.writer.write(struct.pack(">ihhihi", 14, ApiKey.ALTER_REPLICA_LOG_DIRS, 0, number, -1, number))
         await until(lambda: len(started) == 4)
         for _ in range(50):
             await asyncio.sleep(0)
@@ -272,12 +272,12 @@ def test_an_api_of_a_module_joins_and_is_handled_alone(tmp_path: Path) -> None:
             events.append(f"done at {partition.log_end_offset}")
             return b"answer"
 
-        listener.registry.register(Api(ApiKey.CREATE_DELEGATION_TOKEN, 0, 5, handle))
+        listener.registry.register(Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 5, handle))
         client = await KafkaClient.connect(listener.port)
         answer = await api_versions(client, 4)
-        assert (ApiKey.CREATE_DELEGATION_TOKEN, 0, 5) in list(answer.apis)
+        assert (ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 5) in list(answer.apis)
         first = client.send(produce(b"a", acks=-1), 9)
-        client.writer.write(struct.pack(">ihhih", 10, ApiKey.CREATE_DELEGATION_TOKEN, 0, 77, -1))
+        client.writer.write(struct.pack(">ihhih", 10, ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 77, -1))
         last = client.send(produce(b"b", acks=-1), 9)
         await entered.wait()
         client.produced(await client.receive(), 9, first)
@@ -294,17 +294,15 @@ def test_an_api_of_a_module_joins_and_is_handled_alone(tmp_path: Path) -> None:
 
 def test_an_api_that_fails_closes_the_connection(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def test(node: FakeNode, listener: KafkaListener) -> None:
-        async def refuse(context: RequestContext, body: memoryview) -> bytes:
+        async def fail(context: RequestContext, body: memoryview) -> bytes:
+            if context.api_version:
+                raise ZeroDivisionError
             raise RetriableError("not now", ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-        async def crash(context: RequestContext, body: memoryview) -> bytes:
-            raise ZeroDivisionError
-
-        listener.registry.register(Api(ApiKey.CREATE_DELEGATION_TOKEN, 0, 5, refuse))
-        listener.registry.register(Api(ApiKey.RENEW_DELEGATION_TOKEN, 0, 5, crash))
-        for key in (ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN):
+        listener.registry.register(Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 1, fail))
+        for version in (0, 1):
             client = await KafkaClient.connect(listener.port)
-            client.writer.write(struct.pack(">ihhih", 10, key, 0, 77, -1))
+            client.writer.write(struct.pack(">ihhih", 10, ApiKey.ALTER_REPLICA_LOG_DIRS, version, 77, -1))
             assert await client.closed()
             await client.close()
         await until(lambda: listener.statistics().connections == 0)
@@ -318,13 +316,13 @@ def test_a_registry_refuses_a_key_twice() -> None:
         return b""
 
     registry = ApiRegistry()
-    registry.register(Api(ApiKey.CREATE_DELEGATION_TOKEN, 0, 5, handle))
+    registry.register(Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 5, handle))
     with pytest.raises(ValueError, match="registered already"):
-        registry.register(Api(ApiKey.CREATE_DELEGATION_TOKEN, 0, 5, handle))
+        registry.register(Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 5, handle))
     with pytest.raises(ValueError, match="either"):
-        Api(ApiKey.RENEW_DELEGATION_TOKEN, 0, 1)
+        Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 1)
     with pytest.raises(ValueError, match="no range"):
-        Api(ApiKey.RENEW_DELEGATION_TOKEN, 2, 1, handle)
+        Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, 1, handle)
 
 
 def test_a_peer_that_does_not_read_is_not_read_either(tmp_path: Path) -> None:
@@ -339,12 +337,12 @@ def test_a_peer_that_does_not_read_is_not_read_either(tmp_path: Path) -> None:
             begun += 1
             return payload
 
-        listener.registry.register(Api(ApiKey.CREATE_DELEGATION_TOKEN, 0, 5, bulky))
+        listener.registry.register(Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 5, bulky))
         client = await KafkaClient.connect(listener.port)
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         total = 300
         for number in range(total):
-            client.writer.write(struct.pack(">ihhih", 10, ApiKey.CREATE_DELEGATION_TOKEN, 0, number, -1))
+            client.writer.write(struct.pack(">ihhih", 10, ApiKey.ALTER_REPLICA_LOG_DIRS, 0, number, -1))
         await client.writer.drain()
         before = -1
         while begun != before:
@@ -474,9 +472,9 @@ def test_stopping_cuts_off_what_takes_longer_than_the_grace(tmp_path: Path) -> N
             await asyncio.Event().wait()
             return b""
 
-        listener.registry.register(Api(ApiKey.CREATE_DELEGATION_TOKEN, 0, 5, never))
+        listener.registry.register(Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 5, never))
         client = await KafkaClient.connect(listener.port)
-        client.writer.write(struct.pack(">ihhih", 10, ApiKey.CREATE_DELEGATION_TOKEN, 0, 77, -1))
+        client.writer.write(struct.pack(">ihhih", 10, ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 77, -1))
         await entered.wait()
         await listener.stop(0.01)
         assert await client.closed()

@@ -255,10 +255,10 @@ def test_S2_room_that_is_kept_from_others_is_given_up(tmp_path: Path, caplog: py
             return b""
 
         node.create("t")
-        listener.registry.register(Api(ApiKey.CREATE_DELEGATION_TOKEN, 0, 5, never))
+        listener.registry.register(Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 5, never))
         for _ in range(4):
             hog = await KafkaClient.connect(listener.port)
-            hog.writer.write(struct.pack(">ihhih", 10, ApiKey.CREATE_DELEGATION_TOKEN, 0, 77, -1))
+            hog.writer.write(struct.pack(">ihhih", 10, ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 77, -1))
             hog.writer.write(produce_bytes(900_000))
         await until(lambda: listener.statistics().waiting_connections > 0)
         honest = await KafkaClient.connect(listener.port)
@@ -362,18 +362,16 @@ def test_S3_many_requests_of_one_connection_take_many_turns(tmp_path: Path) -> N
             begun += 1
             return [struct.pack(">ii", 4, context.correlation_id)]
 
-        listener.registry.register(Api(ApiKey.CREATE_DELEGATION_TOKEN, 0, 5, begin=costly))
+        listener.registry.register(Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 5, begin=costly))
         client, other = await KafkaClient.connect(listener.port), await KafkaClient.connect(listener.port)
         await until(lambda: len(listener._connections) == 2)
         for connection in connections(listener):
             connection._time = lambda: now  # type: ignore[method-assign]
         client.writer.write(
-            b"".join(
-                struct.pack(">ihhih", 10, ApiKey.CREATE_DELEGATION_TOKEN, 0, number, -1) for number in range(total)
-            )
+            b"".join(struct.pack(">ihhih", 10, ApiKey.ALTER_REPLICA_LOG_DIRS, 0, number, -1) for number in range(total))
         )
         await until(lambda: begun > 0)
-        other.writer.write(struct.pack(">ihhih", 10, ApiKey.CREATE_DELEGATION_TOKEN, 0, 1, -1))
+        other.writer.write(struct.pack(">ihhih", 10, ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 1, -1))
         answered = asyncio.ensure_future(other.receive())
         others_turn = 0
         while begun < total + 1:
@@ -402,12 +400,10 @@ def test_S3_requests_that_had_to_wait_begin_in_many_turns_too(tmp_path: Path, mo
                 return LATER
             return [struct.pack(">ii", 4, context.correlation_id)]
 
-        listener.registry.register(Api(ApiKey.CREATE_DELEGATION_TOKEN, 0, 5, begin=waits))
+        listener.registry.register(Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 5, begin=waits))
         client = await KafkaClient.connect(listener.port)
         client.writer.write(
-            b"".join(
-                struct.pack(">ihhih", 10, ApiKey.CREATE_DELEGATION_TOKEN, 0, number, -1) for number in range(total)
-            )
+            b"".join(struct.pack(">ihhih", 10, ApiKey.ALTER_REPLICA_LOG_DIRS, 0, number, -1) for number in range(total))
         )
         await until(lambda: listener.in_flight() == total)
         assert begun == 1
@@ -438,12 +434,10 @@ def test_what_had_to_wait_for_places_in_flight_goes_on_without_new_bytes(tmp_pat
                 return LATER
             return [struct.pack(">ii", 4, context.correlation_id)]
 
-        listener.registry.register(Api(ApiKey.CREATE_DELEGATION_TOKEN, 0, 5, begin=waits))
+        listener.registry.register(Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 5, begin=waits))
         client = await KafkaClient.connect(listener.port)
         client.writer.write(
-            b"".join(
-                struct.pack(">ihhih", 10, ApiKey.CREATE_DELEGATION_TOKEN, 0, number, -1) for number in range(total)
-            )
+            b"".join(struct.pack(">ihhih", 10, ApiKey.ALTER_REPLICA_LOG_DIRS, 0, number, -1) for number in range(total))
         )
         await until(lambda: listener.in_flight() == 4)
         first.set_result(None)
@@ -504,10 +498,10 @@ def test_an_unexpected_error_closes_the_connection_and_is_told_once_in_full(
         def fails(context: RequestContext, frame: memoryview, body: int) -> Answer:
             raise RuntimeError("a mistake")
 
-        listener.registry.register(Api(ApiKey.CREATE_DELEGATION_TOKEN, 0, 5, begin=fails))
+        listener.registry.register(Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 5, begin=fails))
         for _ in range(60):
             client = await KafkaClient.connect(listener.port)
-            client.writer.write(struct.pack(">ihhih", 10, ApiKey.CREATE_DELEGATION_TOKEN, 0, 1, -1))
+            client.writer.write(struct.pack(">ihhih", 10, ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 1, -1))
             assert await client.closed()
 
     run_with_listener(test, str(tmp_path))

@@ -29,6 +29,7 @@ from semel.broker.metadata.changes import (
     ClusterCreated,
     ConfigsChanged,
     CredentialsChanged,
+    DelegationTokensChanged,
     MetadataCorruptError,
     MetadataVersionRaised,
     PartitionChanged,
@@ -41,6 +42,7 @@ from semel.broker.metadata.changes import (
     encode_change,
 )
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, decode_image, encode_image
+from semel.protocol.delegation_tokens import DelegationToken
 from semel.protocol.ids import TopicPartition, new_topic_id
 from semel.protocol.quotas import QuotaAlteration, QuotaEntity
 from semel.protocol.scram import Deletion, Upsertion, Verifier
@@ -51,6 +53,7 @@ ORDERS, PAYMENTS = new_topic_id(), new_topic_id()
 ALICE = QuotaEntity("alice", "")
 VERIFIER = Verifier("SCRAM-SHA-256", 4096, b"salt", b"s" * 32, b"t" * 32)
 OTHER = Verifier("SCRAM-SHA-512", 8192, b"tlas", b"s" * 64, b"t" * 64)
+TOKEN = DelegationToken("id", "User:alice", "User:bob", ("User:carl",), 1, 2, 10, True)
 CHANGES: list[Change] = [
     ClusterCreated("cluster"),
     BrokerRegistered(1, "a1", "dir", "127.0.0.1", 9092, "127.0.0.1", 9094, "rack"),
@@ -85,6 +88,8 @@ CHANGES: list[Change] = [
     ClientQuotasChanged((QuotaAlteration(QuotaEntity(ip=""), {"connection_creation_rate": None}),)),
     CredentialsChanged(upserted=(Upsertion("alice", OTHER), Upsertion("alice", VERIFIER), Upsertion("bob", OTHER))),
     CredentialsChanged(removed=(Deletion("bob", OTHER.mechanism),)),
+    DelegationTokensChanged(stored=(TOKEN, replace(TOKEN, token_id="gone", renewers=()))),
+    DelegationTokensChanged(stored=(replace(TOKEN, expiry_timestamp_ms=9),), removed=("gone",)),
 ]
 NEXT = len(CHANGES) + 1
 
@@ -101,6 +106,7 @@ def test_every_kind_of_change_is_applied() -> None:
     assert image.acls == {acl("READ", "topic:orders")}
     assert image.client_quotas == {ALICE: {"producer_byte_rate": 1.5e6}}
     assert image.users == {"alice": (VERIFIER, OTHER)}
+    assert image.delegation_tokens == {"id": replace(TOKEN, expiry_timestamp_ms=9)}
     assert image.brokers[1].kafka_port == 9092
     assert set(image.topics) == {"orders"}
     assert image.topic_names == {ORDERS: "orders"}

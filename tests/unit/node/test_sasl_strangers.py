@@ -239,8 +239,8 @@ def test_S5_what_the_log_says_of_failures_has_no_password(
     assert time.monotonic() - begun >= authentication_module.FAILED_DELAY_S, "guessing takes time"
     with semel.Admin(at(node.bootstrap, password="hunter2")) as admin, pytest.raises(FatalError):
         admin.topics()
-    assert "authentication failed: peer=127.0.0.1:" in caplog.text
-    assert f"user='{'a' * 60}': wrong user or password" in caplog.text
+    assert "authentication.failed: listener='kafka' peer='127.0.0.1:" in caplog.text
+    assert f"user='{'a' * 60}' reason='wrong user or password" in caplog.text
     assert "hunter2" not in caplog.text
     kafka = node.node._kafka
     assert kafka is not None
