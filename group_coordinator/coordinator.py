@@ -79,6 +79,7 @@ from semel.runtime.clock import Clock
 from semel.runtime.internal_topic import TopicReady
 from semel.runtime.keys import PartitionCount
 from semel.runtime.read_barrier import ONE_NODE, ReadBarrier
+from semel.runtime.refusals import Refusals
 from semel.runtime.shard import ShardLog
 from semel.runtime.shard_runtime import ShardRuntime, Submit
 from semel.runtime.telemetry.tracing import caller
@@ -182,11 +183,13 @@ class GroupCoordinator:
         """How often each group rebalanced, for the metrics."""
         self.rebalance_times_ms: dict[str, deque[int]] = {}
         """When the same groups lately rebalanced."""
+        self.refusals = Refusals()
+        """What was refused for a bound of groups and their offsets."""
         self._clock = clock
         self._runtime = ShardRuntime(
             OFFSETS_TOPIC,
             open_log=open_log,
-            make_machine=lambda partition, leader_epoch: GroupMachine(self.config, topics, self.held),
+            make_machine=lambda partition, leader_epoch: GroupMachine(self.config, topics, self.held, self.refusals),
             on_effects=self._on_effects,
             clock=clock,
             barrier=barrier,

@@ -306,7 +306,7 @@ def test_a_collector_that_refuses_or_is_away_fails_no_batch(
     monkeypatch.setattr(telemetry, "FLUSH_TIMEOUT_S", 0.2)
     if away:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_ports(1)[0]}")
-        # Seconds that an export tries, here until the test ends. With less than the exporter's first pause, up to 1.2 s,
+        # Seconds that an export tries: until the test ends. With less than the exporter's first pause, up to 1.2 s,
         # it gives up at once and was not slow.
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3")
     exporting.answer = 503
