@@ -1,7 +1,7 @@
 """Looks up known faults of security of what a file pins, by pip-audit: `audit.py constraints.txt`.
 
-Exit codes: 0 none is known, 1 some are, 2 not all could be looked up. pip-audit takes a package that it can't look up for
-one that there is not, and calls that a success: without a network it would find all well.
+Exit codes: 0 none is known, 1 some are, 2 not all could be looked up. pip-audit takes a package that it can't look up
+for one that there is not, and calls that a success: without a network it would find all well.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def verdict(found: dict[str, Any]) -> tuple[int, str]:
     ]
     if unknown or not packages:
         lines.append(
-            f"{len(unknown)} of {len(packages)} packages could not be looked up ({', '.join(unknown[:3])}...): this needs "
-            "a network that reaches pypi.org. They were NOT audited"
+            f"{len(unknown)} of {len(packages)} packages could not be looked up ({', '.join(unknown[:3])}...): this "
+            "needs a network that reaches pypi.org. They were NOT audited"
         )
         return 2, "\n".join(lines)
     if faulty:
@@ -47,9 +47,8 @@ def main(path: str) -> int:
     try:
         found = json.loads(done.stdout)
     except ValueError:
-        print(
-            f"pip-audit could not look anything up, so NOTHING was audited. It needs a network.\n{done.stderr[-2_000:]}"
-        )
+        print("pip-audit could not look anything up, so NOTHING was audited. It needs a network.")
+        print(done.stderr[-2_000:])
         return 2
     code, text = verdict(found)
     print(text)
