@@ -91,10 +91,7 @@ REBALANCES_COUNTED_MAX: Final = 1_000
 """Groups whose rebalances are counted; the one that rebalanced longest ago makes room."""
 REBALANCE_TIMES_MAX: Final = 32
 """Of so many rebalances of each of them it is remembered when they were."""
-
-
 MATCHES_PER_REQUEST_MAX: Final = 3
-
 OFFSETS_AT_ONCE_MAX: Final = 500
 """Offsets that are committed or deleted in one turn of the event loop (S3)."""
 

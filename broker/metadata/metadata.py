@@ -116,8 +116,7 @@ class Metadata:
         self.complete_until = float("-inf")
         """All that others had changed until then is in the image, by the monotonic clock."""
         self.failed_heartbeats = 0
-        self.refusals = Refusals()
-        """What was refused on this node because there is too much of it in the metadata."""
+        self.refusals = Refusals()  # for there being too much of something in the metadata
 
     @property
     def away_ms(self) -> int:
