@@ -84,8 +84,8 @@ _REFUSAL_HEARD: Final = b"\1"
 _TIMEOUT_MS: Final = 10_000
 _ITERATIONS_MAX: Final = 1_000_000
 """More would keep a client busy for seconds, as somebody may want who answers in a node's place."""
-_WAIT_S: Final = 10.0
-"""How long a connection waits for a token."""
+_WAIT_S: Final = 5.0
+"""How long one attempt waits for a token. The next one waits for the same one, so that a failure is told in time."""
 _ROTATION_S: Final = 30.0
 """How long a password that was right before is tried again: node and client may get another one one after the other."""
 
@@ -298,7 +298,7 @@ class Credentials:
     async def ready(self, timeout_s: float) -> None:
         """Wait until there is a token, where tokens are got. Raises `NoTokenError`, and `FatalError`."""
         if self._endpoint is not None:
-            await self._endpoint.ready(timeout_s)
+            await self._endpoint.ready(min(timeout_s, _WAIT_S))
 
     def close(self) -> None:
         if self._endpoint is not None:

@@ -72,6 +72,8 @@ class EndpointTokens:
         self._token = ""
         self._ends_at = self._renewed_at = 0.0
         self._asked: Future[str] | None = None
+        self._why = ""
+        """Why the last attempt gave no token, where one is under way."""
 
     def current(self) -> str:
         """Return a token that holds, and have another one asked for where it is time. Raises `NoTokenError`."""
@@ -97,7 +99,8 @@ class EndpointTokens:
         except TimeoutError:
             if token:
                 return token
-            raise NoTokenError(f"{self._url} gave no token within {timeout_s:g} s") from None
+            why = f": {self._why}" if self._why else ""
+            raise NoTokenError(f"{self._url} gave no token within {timeout_s:.3g} s{why}") from None
         except SemelError:
             if token:
                 return token
@@ -145,20 +148,23 @@ class EndpointTokens:
             error = NoTokenError(f"{self._url} could not be asked for a token: {type(failure).__name__}")
         else:
             with self._lock:
-                self._token, self._asked = token, None
+                self._token, self._asked, self._why = token, None, ""
                 self._ends_at = since + lasts_s
                 self._renewed_at = since + lasts_s * (_RENEWED_AT + _JITTER * source().random())
             asked.set_result(token)
             return
         with self._lock:
             self._asked = None
-            self._renewed_at = time.monotonic() + _PAUSE_MAX_S
-        _log.warning("no new token: %s", error)
+            now = time.monotonic()
+            self._renewed_at = now + _PAUSE_MAX_S
+            is_alone = now < self._ends_at
+        if is_alone:  # otherwise those who wait hear of it
+            _log.warning("the token was not renewed, and is used until its end: %s", error)
         asked.set_exception(error)
 
     def _tell(self, state: RetryCallState) -> None:
-        failure = None if state.outcome is None else state.outcome.exception()
-        _log.debug("asking %s for a token again: %s", self._url, failure)
+        self._why = "" if state.outcome is None else str(state.outcome.exception())
+        _log.debug("asking %s for a token again: %s", self._url, self._why)
 
     def _ask(self) -> tuple[str, float, float]:
         """Ask once. Returns a token, how many seconds it lasts, and since when."""

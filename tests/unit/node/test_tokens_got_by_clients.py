@@ -16,7 +16,7 @@ from token_server import TokenServer
 import semel
 import semel.aio
 from semel.broker.listeners.kafka.listener import KafkaListener
-from semel.protocol.errors import ErrorCode, FatalError
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError
 from semel.protocol.kafka.api import ApiKey
 from semel.sdk.transport import connection as connection_module
 from semel.sdk.transport.options import Bootstrap
@@ -74,6 +74,15 @@ def test_S6_a_client_that_the_server_refuses_hears_that_and_not_its_secret(node:
     assert raised.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
     assert "refuses the client 'etl'" in raised.value.message
     assert "hunter2" not in raised.value.message
+
+
+def test_a_server_that_is_away_is_named_once_the_time_to_connect_is_over(node: LiveNode, server: TokenServer) -> None:
+    where = at(node.bootstrap, server)
+    server.close()
+    with semel.Admin(where, connect_timeout_ms=100) as admin, pytest.raises(RetriableError) as raised:
+        admin.topics()
+    assert f"{server.url} g" in raised.value.message, "gives, or gave, no token"
+    assert "refused" in raised.value.message
 
 
 def test_a_connection_outlives_its_first_token(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -213,6 +214,21 @@ def test_who_waits_has_a_time_of_his_own(server: TokenServer) -> None:
     server.gate.set()
     assert ready(tokens) == "a.b.c", "the same attempt goes on"
     assert len(server.asked) == 1
+
+
+def test_who_waits_in_vain_hears_why(server: TokenServer) -> None:
+    server.answers = [(503, b"")] * 1_000
+    tokens = tokens_of(server)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            with pytest.raises(NoTokenError) as raised:
+                ready(tokens, 0.5)
+            if raised.value.message.endswith("gave no token within 0.5 s: it answers 503"):
+                return
+            assert time.monotonic() < deadline
+    finally:
+        tokens.close()
 
 
 def test_a_client_that_is_closed_does_not_go_on_asking(server: TokenServer) -> None:
