@@ -30,6 +30,7 @@ from semel.protocol.kafka.sasl import (
 )
 from semel.protocol.loopback import is_loopback
 from semel.protocol.schemes import TLS_SASL_PREFIX
+from semel.runtime.clock import Clock
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError
 from semel.runtime.regular_files import signature
 from semel.sdk.transport.token_endpoint import TOKEN, TOKEN_BYTES_MAX, EndpointTokens
@@ -277,8 +278,8 @@ class Credentials:
     """How one client proves who it is. The file of the password or the token is read again when it changes. From any
     thread."""
 
-    def __init__(self, login: Login) -> None:
-        """Raises `UsageError` where the password's file can't be used."""
+    def __init__(self, login: Login, clock: Clock | None = None) -> None:
+        """`clock`: by which tokens end; None: the machine's. Raises `UsageError` where a file can't be used."""
         self._login = login
         self._signature: tuple[int, ...] = ()
         self._accepted = False
@@ -290,7 +291,7 @@ class Credentials:
             login.secret()
             check_authorities(login.endpoint_ca)
             self._endpoint = EndpointTokens(
-                login.token_url, login.client_id, login.secret, login.scope, login.endpoint_ca
+                login.token_url, login.client_id, login.secret, login.scope, login.endpoint_ca, clock
             )
         else:
             self._read()

@@ -44,6 +44,7 @@ from semel.sdk.transport.login import (
 if TYPE_CHECKING:
     import grpc
 
+    from semel.runtime.clock import Clock
     from semel.runtime.kafka_client.connection import Connection
 
 _PROTOCOL: Final = "security.protocol"
@@ -330,10 +331,10 @@ class Encryption:
 class Access:
     """How one client reaches nodes: what encrypts its connections, and what proves its user. From any thread."""
 
-    def __init__(self, security: Security = OPEN) -> None:
-        """Raises `UsageError` where a file can't be used."""
+    def __init__(self, security: Security = OPEN, clock: Clock | None = None) -> None:
+        """`clock`: by which tokens end; None: the machine's. Raises `UsageError` where a file can't be used."""
         self.encryption = None if security.tls is None else Encryption(security.tls)
-        self._credentials = None if security.login is None else Credentials(security.login)
+        self._credentials = None if security.login is None else Credentials(security.login, clock)
 
     def context(self) -> ssl.SSLContext | None:
         """Return what encrypts a new data connection; None where nothing does."""

@@ -13,7 +13,6 @@ import logging
 import math
 import re
 import threading
-import time
 from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -22,11 +21,12 @@ from urllib.parse import urlencode
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, stop_when_event_set
 from tenacity.nap import sleep_using_event
-from tenacity.wait import wait_random_exponential
 
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.randomness import source
+from semel.runtime.backoff import Backoff
 from semel.runtime.bounded_http import ask
+from semel.runtime.clock import Clock, SystemClock
 from semel.runtime.kafka_client.connection import ConnectionLostError
 
 _log = logging.getLogger("semel.client")
@@ -38,8 +38,10 @@ TOKEN_BYTES_MAX: Final = 16 << 10
 TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
 RETRY_S: Final = 30.0
 """How long the server is asked again and again before those that wait hear why there is no token."""
-_PAUSE_S, _PAUSE_MAX_S = 0.1, 10.0
+_BACKOFF: Final = Backoff(100, 10_000)
 """Between these, as Kafka's sasl.login.retry.backoff.ms and sasl.login.retry.backoff.max.ms."""
+_RENEWED_AGAIN_S: Final = 10.0
+"""So long after it could not be renewed a token is used before that is tried again."""
 _RENEWED_AT: Final = 0.8
 """The part of a token's time after which another one is asked for, as in Kafka; up to a twentieth later."""
 _JITTER: Final = 0.05
@@ -60,8 +62,16 @@ class EndpointTokens:
     """Of one client. From any thread. The secret is asked for each time, because its file may have another one."""
 
     def __init__(
-        self, url: str, client_id: str, secret: Callable[[], str], scope: str = "", ca_location: str = ""
+        self,
+        url: str,
+        client_id: str,
+        secret: Callable[[], str],
+        scope: str = "",
+        ca_location: str = "",
+        clock: Clock | None = None,
     ) -> None:
+        """`clock`: by which tokens end; None: the machine's."""
+        self._clock = clock or SystemClock()
         self._url = url
         self._client_id = client_id
         self._secret = secret
@@ -118,7 +128,7 @@ class EndpointTokens:
     def _look(self) -> tuple[str, Future[str] | None]:
         """Return a token that holds, or none; and what will be another one, where one is asked for."""
         with self._lock:
-            now = time.monotonic()
+            now = self._clock.monotonic()
             token = self._token if now < self._ends_at else ""
             if token and now < self._renewed_at:
                 return token, None
@@ -132,7 +142,7 @@ class EndpointTokens:
         retrying = Retrying(
             retry=retry_if_exception_type(_MayPassError),
             stop=stop_after_delay(RETRY_S) | stop_when_event_set(self._closed),
-            wait=wait_random_exponential(multiplier=_PAUSE_S, max=_PAUSE_MAX_S),
+            wait=lambda state: _BACKOFF.jittered_s(state.attempt_number),
             sleep=sleep_using_event(self._closed),
             before_sleep=self._tell,
             reraise=True,
@@ -155,8 +165,8 @@ class EndpointTokens:
             return
         with self._lock:
             self._asked = None
-            now = time.monotonic()
-            self._renewed_at = now + _PAUSE_MAX_S
+            now = self._clock.monotonic()
+            self._renewed_at = now + _RENEWED_AGAIN_S
             is_alone = now < self._ends_at
         if is_alone:  # otherwise those who wait hear of it
             _log.warning("the token was not renewed, and is used until its end: %s", error)
@@ -168,7 +178,7 @@ class EndpointTokens:
 
     def _ask(self) -> tuple[str, float, float]:
         """Ask once. Returns a token, how many seconds it lasts, and since when."""
-        since = time.monotonic()
+        since = self._clock.monotonic()
         wanted = {"grant_type": "client_credentials", **({"scope": self._scope} if self._scope else {})}
         proof = b64encode(f"{self._client_id}:{self._secret()}".encode()).decode()
         try:
@@ -190,7 +200,7 @@ class EndpointTokens:
         except (OSError, ValueError) as error:
             raise _MayPassError(getattr(error, "strerror", None) or str(error) or type(error).__name__) from None
         if answer.status == http.client.OK:
-            return *parse_token(answer.body, time.time()), since
+            return *parse_token(answer.body, self._clock.now_ms() / 1000), since
         if 400 <= answer.status < 500 and answer.status not in _TEMPORARY:
             raise FatalError(
                 f"{self._url} refuses the client {self._client_id!r}: it answers {answer.status}{_reason(answer.body)}",

@@ -54,19 +54,17 @@ class Now:
     def monotonic(self) -> float:
         return self.s
 
-    def time(self) -> float:
-        return 1_700_000_000.0 + self.s
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + int(self.s * 1000)
 
 
 @pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> Now:
-    made = Now()
-    monkeypatch.setattr(token_endpoint, "time", made)
-    return made
+def now() -> Now:
+    return Now()
 
 
-def tokens_of(server: TokenServer, **more: str) -> EndpointTokens:
-    return EndpointTokens(server.url, CLIENT, lambda: SECRET, **more)
+def tokens_of(server: TokenServer, now: Now | None = None, **more: str) -> EndpointTokens:
+    return EndpointTokens(server.url, CLIENT, lambda: SECRET, clock=now, **more)
 
 
 def ready(tokens: EndpointTokens, timeout_s: float = PATIENCE_S, *, fresh: bool = False) -> str:
@@ -89,7 +87,7 @@ def jwt(**claims: object) -> str:
 def test_a_token_is_asked_for_once_and_kept_until_four_fifths_of_its_time(server: TokenServer, now: Now) -> None:
     made = iter(["first", "second"])
     server.make = lambda: next(made)
-    tokens = tokens_of(server, scope="read write")
+    tokens = tokens_of(server, now, scope="read write")
     assert [ready(tokens), ready(tokens), tokens.current()] == ["first"] * 3
     assert server.asked == [{"grant_type": ["client_credentials"], "scope": ["read write"]}]
     now.s += 0.79 * 600
@@ -106,7 +104,7 @@ def test_a_token_is_asked_for_once_and_kept_until_four_fifths_of_its_time(server
 def test_while_the_server_is_away_a_token_is_used_until_its_end_and_not_longer(
     server: TokenServer, now: Now, moment: None
 ) -> None:
-    tokens = tokens_of(server)
+    tokens = tokens_of(server, now)
     ready(tokens)
     server.answers = [(503, b"")] * 3
     now.s += 0.9 * 600
