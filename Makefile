@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 TOOLS := $(VENV)-tools
 WHEEL := build/wheel
+AUDIT := build/audit
+PRODUCT := protocol runtime txn_coordinator group_coordinator broker sdk spark cli src/pyspark_semel
 # More than there are cores: a third of the tests' time is waiting.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 2) * 3 // 2)")
 COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
@@ -12,7 +14,7 @@ COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools build demo demo-cluster demo-spark test test-long test-upgrade test-spark mutants simulate simulate-faults record-clients compat-java compat-full docs check format wheel lock \
+.PHONY: help setup tools build demo demo-cluster demo-spark test test-long test-upgrade test-spark mutants simulate simulate-faults record-clients compat-java compat-full docs check audit format wheel lock \
 	proto sync-api bench instructions image clean
 
 # What only reads the code needs no Spark, no JDK and no compiled modules: without `.venv` it gets a smaller environment.
@@ -111,11 +113,22 @@ image: ## Build the container image; BASE_IMAGE= and IMAGE= name others than pyt
 	docker build --file docker/Dockerfile --tag $(or $(IMAGE),semel:latest) \
 		$(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) .
 
-check: $(READER)/.ready ## Lint, format check, types, and whether the sync API is what its generator makes
+check: $(READER)/.ready ## Lint, format check, types, faults of security, secrets, and whether the sync API is what its generator makes
 	$(READER)/bin/ruff check .
 	$(READER)/bin/ruff format --check .
 	$(READER)/bin/mypy --python-executable $(READER)/bin/python
 	$(READER)/bin/python -P -m semel.sdk.sync_api --check
+	$(READER)/bin/bandit --quiet --configfile pyproject.toml --recursive --exclude '*_pb2.py,*_pb2_grpc.py' $(PRODUCT)
+	$(READER)/bin/python -P tests/support/packaging/committed_secrets.py
+
+audit: $(AUDIT)/.ready ## Look up known faults of security of all dependencies; it needs a network
+	$(AUDIT)/bin/python -P tests/support/packaging/audit.py constraints.txt
+
+$(AUDIT)/.ready: pyproject.toml
+	test -x $(AUDIT)/bin/python || $(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(AUDIT)/bin/python -m pip install --quiet --group audit
+	touch $@
 
 format: $(READER)/.ready ## Format the code
 	$(READER)/bin/ruff format .

@@ -47,6 +47,14 @@ OTHERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
         ("--records", "20000", "--transactions", "50", "--rounds", "1"),
     ),
     "tls": ("what encryption costs a node", ("--rounds", "1", "--requests", "5000", "--fetches", "50")),
+    "neighbours": (
+        "how long a quiet client waits beside noisy ones, without quotas and with them",
+        ("--rounds", "1", "--seconds", "1"),
+    ),
+    "security": (
+        "what users, TLS, tokens and quotas cost a node",
+        ("--rounds", "1", "--connections", "50", "--requests", "2000"),
+    ),
     "testkit": ("the test kit's broker: start, kill, import", ("--rounds", "3")),
     "consumer": ("the SDK's consumer beside confluent-kafka's", ("--records", "50000", "--rounds", "1")),
 }

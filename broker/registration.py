@@ -32,7 +32,7 @@ def advertised(name: str, text: str, listening: Address) -> Address:
     """Return the address that others are to connect to: that of the setting `name`, whose value is `text`, if any."""
     if text:
         return parse_address(name, text)
-    if listening.host in ("0.0.0.0", "::"):  # noqa: S104
+    if listening.host in ("0.0.0.0", "::"):  # noqa: S104 (compared with, not listened on)
         return Address(socket.gethostname(), listening.port)
     return listening
 

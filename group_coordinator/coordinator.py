@@ -79,6 +79,7 @@ from semel.runtime.clock import Clock
 from semel.runtime.internal_topic import TopicReady
 from semel.runtime.keys import PartitionCount
 from semel.runtime.read_barrier import ONE_NODE, ReadBarrier
+from semel.runtime.refusals import Refusals
 from semel.runtime.shard import ShardLog
 from semel.runtime.shard_runtime import ShardRuntime, Submit
 from semel.runtime.telemetry.tracing import caller
@@ -90,10 +91,7 @@ REBALANCES_COUNTED_MAX: Final = 1_000
 """Groups whose rebalances are counted; the one that rebalanced longest ago makes room."""
 REBALANCE_TIMES_MAX: Final = 32
 """Of so many rebalances of each of them it is remembered when they were."""
-
-
 MATCHES_PER_REQUEST_MAX: Final = 3
-
 OFFSETS_AT_ONCE_MAX: Final = 500
 """Offsets that are committed or deleted in one turn of the event loop (S3)."""
 
@@ -182,11 +180,13 @@ class GroupCoordinator:
         """How often each group rebalanced, for the metrics."""
         self.rebalance_times_ms: dict[str, deque[int]] = {}
         """When the same groups lately rebalanced."""
+        self.refusals = Refusals()
+        """What was refused for a bound of groups and their offsets."""
         self._clock = clock
         self._runtime = ShardRuntime(
             OFFSETS_TOPIC,
             open_log=open_log,
-            make_machine=lambda partition, leader_epoch: GroupMachine(self.config, topics, self.held),
+            make_machine=lambda partition, leader_epoch: GroupMachine(self.config, topics, self.held, self.refusals),
             on_effects=self._on_effects,
             clock=clock,
             barrier=barrier,

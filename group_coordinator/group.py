@@ -94,6 +94,11 @@ class Group(ABC):
 
     @property
     @abstractmethod
+    def held_bytes(self) -> int:
+        """What its members hold in memory, about."""
+
+    @property
+    @abstractmethod
     def generation_id(self) -> int:
         """The generation, or the epoch of a consumer group."""
 

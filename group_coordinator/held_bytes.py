@@ -12,6 +12,7 @@ from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.records.consumer_state import MemberDetails
 from semel.protocol.api.groups import GroupProtocol
 from semel.protocol.errors import ErrorCode, SemelError, error_for
+from semel.runtime.refusals import Refusals
 
 MEMBER_BYTES: Final = 1_500
 """A member with its timers and its share of the group, without what it says."""
@@ -38,7 +39,9 @@ class HeldBytes:
 class Room:
     """Says whether there is room: in a group, and in all groups of the node together."""
 
-    def __init__(self, config: GroupConfig, held_by_all: Callable[[], HeldBytes]) -> None:
+    def __init__(self, config: GroupConfig, held_by_all: Callable[[], HeldBytes], refusals: Refusals) -> None:
+        """`refusals`: where what is refused for a bound of groups is counted, also by others than this."""
+        self.refusals = refusals
         self._config = config
         self._held_by_all = held_by_all
 
@@ -54,6 +57,7 @@ class Room:
             setting = "group.members.max.bytes"
         else:
             return None
+        self.refusals.note(setting)
         return error_for(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
             f"{wrong} ({setting}), and {more} more are too many: use fewer members or shorter subscriptions, or raise "
@@ -64,6 +68,7 @@ class Room:
         """Return why a group can't commit what takes so many bytes more, if it can't."""
         if more <= 0 or (held := self._held_by_all().offsets) + more <= self._config.offsets_max_bytes:
             return None
+        self.refusals.note("offsets.max.bytes")
         return error_for(
             ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
             f"the committed offsets of all groups hold {held} bytes of {self._config.offsets_max_bytes} "

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from semel.group_coordinator.classic.group import ClassicGroup
 from semel.group_coordinator.classic.members import ClassicGroupData
@@ -66,6 +66,7 @@ from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.runtime.deadlines import Deadlines
 from semel.runtime.machine import CoordinatorRecord, Result, Tick, Ticket
+from semel.runtime.refusals import Refusals
 
 TIMERS_PER_TICK_MAX: Final = 1_000
 
@@ -81,6 +82,14 @@ _USES_OF_A_GROUP: Final = (
 """What must not meet a group of which a part is deleted."""
 
 
+class Largest(NamedTuple):
+    """Members of the largest classic and the largest consumer group, and bytes of what holds most."""
+
+    classic: int = 0
+    consumer: int = 0
+    held: int = 0
+
+
 class GroupMachine:
     """The machine of one partition of `__consumer_offsets`; see `runtime.machine.Machine`."""
 
@@ -89,12 +98,16 @@ class GroupMachine:
         config: GroupConfig | None = None,
         topics: TopicsSource = lambda: NO_TOPICS,
         held_by_all: Callable[[], HeldBytes] | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
-        """`held_by_all`: what the machines of all partitions hold together; without it, this one alone counts."""
+        """`held_by_all`: what the machines of all partitions hold together; without it, this one alone counts.
+
+        refusals: where what is refused for a bound is counted
+        """
         self._config = config or GroupConfig()
         self.held = HeldBytes()
         self._timers: Deadlines[TimerKey] = Deadlines()
-        room = Room(self._config, held_by_all or (lambda: self.held))
+        room = Room(self._config, held_by_all or (lambda: self.held), refusals or Refusals())
         self._shared = GroupContext(self._config, self._timers, room, self.held)
         self._consumer_protocol = ConsumerProtocol(self._shared, topics)
         self._groups: dict[str, Group] = {}
@@ -204,6 +217,17 @@ class GroupMachine:
         """Yield each group's id, state, and number of members."""
         for group in list(self._groups.values()):
             yield group.group_id, group.state_name, group.member_count
+
+    def largest(self) -> Largest:
+        """Return how large the largest of these groups are: members of each protocol, and bytes of members."""
+        classic = consumer = held = 0
+        for group in self._groups.values():
+            if isinstance(group, ConsumerGroup):
+                consumer = max(consumer, group.member_count)
+            else:
+                classic = max(classic, group.member_count)
+            held = max(held, group.held_bytes)
+        return Largest(classic, consumer, held)
 
     def committed_offsets(self) -> Iterator[tuple[str, str, int, int]]:
         """Yield each group's committed offsets: group, topic, partition, offset."""

@@ -14,6 +14,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from semel.protocol.addresses import host_of
 from semel.protocol.errors import ErrorCode, FatalError, UsageError
 from semel.protocol.int_bounds import INT32_MAX, INT64_MAX
 
@@ -59,6 +60,11 @@ class QuotaEntity:
         """The types that matter, each with its name."""
         named = ((USER, self.user), (CLIENT_ID, self.client_id), (IP, self.ip))
         return tuple((kind, name) for kind, name in named if name is not None)
+
+    @property
+    def canonical(self) -> QuotaEntity:
+        """The same entity with its address as addresses are compared, so that each has quotas once."""
+        return self if not self.ip else QuotaEntity(ip=host_of(self.ip))
 
     def check(self) -> QuotaEntity:
         """Return this entity. Raises `UsageError` where it can't have quotas."""
@@ -206,6 +212,8 @@ def _is_like(name: str | None, wanted: QuotaMatch) -> bool:
         return name is not None
     if wanted.match == MatchType.DEFAULT:
         return name == DEFAULT
+    if wanted.entity_type == IP and wanted.name and name:
+        return host_of(name) == host_of(wanted.name)
     return bool(name) and name == wanted.name
 
 

@@ -65,9 +65,9 @@ def with_scheme_of(listen: str, address: object) -> str:
 
 
 def hidden_password(bootstrap: str) -> str:
-    """Return a bootstrap as it may be shown: without its password.
+    """Return a bootstrap as it may be shown: without its password, and without the secret that tokens are got with.
 
     >>> hidden_password("tls+sasl://log1:9094?sasl.username=me&sasl.password=secret")
     'tls+sasl://log1:9094?sasl.username=me&sasl.password=...'
     """
-    return re.sub(r"(?<=sasl\.password=)[^&]*", "...", bootstrap)
+    return re.sub(r"((?:sasl\.password|client\.secret)=)[^&]*", r"\1...", bootstrap)

@@ -154,7 +154,7 @@ class SimulatedStorage:
 
     def __init__(self, seed: int = 0, disk: SimulatedDisk | None = None) -> None:
         """`disk` holds it all, in place of an empty one."""
-        self.random = random.Random(seed)  # noqa: S311
+        self.random = random.Random(seed)  # noqa: S311 (repeatable)
         self.generation = 0
         self.operations = 0
         self.sync_count = 0

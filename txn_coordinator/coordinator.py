@@ -459,7 +459,7 @@ class TransactionCoordinator:
         return await self._submit(transactional_id, WithProducerId(request, producer_id))
 
     def _make_machine(self, partition: int, leader_epoch: int) -> Machine:
-        return TransactionMachine(partition, leader_epoch, self.config, self.held)
+        return TransactionMachine(partition, leader_epoch, self.config, self.held, self.counts.refusals)
 
     def _on_effects(self, partition: int, effects: Sequence[Any]) -> None:
         if self._spans is not None:

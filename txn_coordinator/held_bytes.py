@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from semel.protocol.api.shared_transactions import CommitDecision, CommitSharedRequest, OpenSharedRequest
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
 from semel.protocol.errors import ErrorCode
+from semel.runtime.refusals import Refusals
 from semel.txn_coordinator.commit_records import AttemptState
 from semel.txn_coordinator.effects import WithProducerId
 from semel.txn_coordinator.producer_identity import refuse
@@ -43,9 +44,11 @@ class Held(NamedTuple):
 class HeldBytes:
     """What the owners in one partition of `__transaction_state` hold."""
 
-    __slots__ = ("_large", "_owners", "_total")
+    __slots__ = ("_large", "_owners", "_total", "refusals")
 
-    def __init__(self) -> None:
+    def __init__(self, refusals: Refusals | None = None) -> None:
+        self.refusals = refusals or Refusals()
+        """Where it is counted what was refused because there is too much."""
         self._owners: dict[str, int] = {}
         self._total = 0
         self._large = 0
@@ -94,6 +97,7 @@ class Room:
                 continue
             if before and before + more <= self._bytes_max // 2 // (held.large + 1):
                 continue
+            self._held.refusals.note("transactional.ids.max.bytes")
             raise refuse(
                 _code_of(request),
                 f"the transactional ids, open transactions and remembered commits of this node hold {held.bytes} bytes "

@@ -42,6 +42,7 @@ from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, ProducerIdAndEpoch
 from semel.runtime.deadlines import Deadlines
 from semel.runtime.machine import CoordinatorRecord, Result, Tick, Ticket
+from semel.runtime.refusals import Refusals
 from semel.txn_coordinator.commit_history import CommitHistory
 from semel.txn_coordinator.commit_records import MEMBER_PREFIX, CommitKind, decode_commit_key, key_of_member
 from semel.txn_coordinator.config import TransactionConfig
@@ -108,6 +109,7 @@ class TransactionMachine:
         coordinator_epoch: int,
         config: TransactionConfig | None = None,
         held_by_all: Callable[[], Held] | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         """`held_by_all`: what the machines of all partitions hold together; without it, this one alone counts."""
         self.partition = partition
@@ -122,10 +124,10 @@ class TransactionMachine:
         self._prolonged: dict[str, tuple[int, int]] = {}
         """When open transactions began whose time counts from the start of this coordinator, and when they time out."""
         self._expirations: Deadlines[str] = Deadlines()
-        self.held = HeldBytes()
+        self.held = HeldBytes(refusals)
         self._room = Room(self._config.transactional_ids_max_bytes, self.held, held_by_all or self.held.sum)
         self._history = CommitHistory(self._config, self.held)
-        self._shared = SharedTransactions(
+        self.shared = SharedTransactions(
             self._config,
             self._transactions,
             self._history,
@@ -143,11 +145,11 @@ class TransactionMachine:
             AbortTransactionRequest: self._abort,
             DescribeTransactionRequest: self._describe,
             ListTransactionsRequest: self._list,
-            OpenSharedRequest: lambda request, now_ms: self._shared.open(request, _NO_ID, now_ms),
-            CommitSharedRequest: self._shared.commit,
-            AbortSharedRequest: self._shared.abort,
-            LeaveSharedRequest: self._shared.leave,
-            DescribeSharedRequest: self._shared.describe,
+            OpenSharedRequest: lambda request, now_ms: self.shared.open(request, _NO_ID, now_ms),
+            CommitSharedRequest: self.shared.commit,
+            AbortSharedRequest: self.shared.abort,
+            LeaveSharedRequest: self.shared.leave,
+            DescribeSharedRequest: self.shared.describe,
         }
 
     # --- The Machine protocol -----------------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ class TransactionMachine:
                 more = transaction_bytes(record.txn) - transaction_bytes(self._transactions.get(name))
                 growth[key_of_member(name) or name] += more
             elif (key := decode_commit_key(record.key)) is not None:
-                growth[key.key] += self._shared.growth(key, record.value)
+                growth[key.key] += self.shared.growth(key, record.value)
         return growth
 
     def replay(self, record: CoordinatorRecord, offset: int, producer: ProducerIdAndEpoch | None, now_ms: int) -> None:
@@ -182,14 +184,14 @@ class TransactionMachine:
         transactional_id = decode_key(record.key)
         if transactional_id is None:
             if (commit_key := decode_commit_key(record.key)) is not None:
-                self._shared.replay(commit_key, record.value)
+                self.shared.replay(commit_key, record.value)
         elif record.value is None:
             self._note_state(transactional_id, None)
             self._transactions.pop(transactional_id, None)
             self._timeouts.cancel(transactional_id)
             self._expirations.cancel(transactional_id)
             if (key := key_of_member(transactional_id)) is not None:
-                self._shared.note_writer(key, transactional_id, gone=True)
+                self.shared.note_writer(key, transactional_id, gone=True)
         else:
             self._apply(decode_value(transactional_id, record.value))
 
@@ -197,7 +199,7 @@ class TransactionMachine:
         self._note_state(txn.transactional_id, txn)
         self._transactions[txn.transactional_id] = txn
         if txn.attempt and (key := key_of_member(txn.transactional_id)) is not None:
-            self._shared.note_writer(key, txn.transactional_id)
+            self.shared.note_writer(key, txn.transactional_id)
             if txn.state is TransactionState.EMPTY:
                 self._timeouts.hasten(txn.transactional_id, self._deadline_of(txn))
         if txn.state is TransactionState.ONGOING:
@@ -254,7 +256,7 @@ class TransactionMachine:
         return Result(None, effects=effects)
 
     def next_deadline_ms(self) -> int | None:
-        sources = (self._timeouts, self._expirations, self._shared)
+        sources = (self._timeouts, self._expirations, self.shared)
         deadlines = (source.next_deadline_ms() for source in sources)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -268,7 +270,7 @@ class TransactionMachine:
         if isinstance(inner, EndTxnRequest):
             return self._end_txn(inner, request.producer_id, now_ms)
         if isinstance(inner, OpenSharedRequest):
-            return self._shared.open(inner, request.producer_id, now_ms)
+            return self.shared.open(inner, request.producer_id, now_ms)
         return self._init_producer_id(inner, request.producer_id, now_ms)
 
     def _init_producer_id(self, request: InitProducerIdRequest, spare_id: int, now_ms: int) -> Result[Any]:
@@ -519,7 +521,7 @@ class TransactionMachine:
         records: list[CoordinatorRecord] = []
         effects: list[Any] = []
         size = 0
-        swept, markers = self._shared.sweep(now_ms)
+        swept, markers = self.shared.sweep(now_ms)
         if swept:
             return Result(None, swept, effects=markers)
         while self._has_room(records, size) and (due := self._timeouts.pop_due(now_ms)):
@@ -551,7 +553,7 @@ class TransactionMachine:
                 continue
             records.append(tombstone_of(txn))
             size += size_of(records[-1:])
-        while self._has_room(records, size) and (forgotten := self._shared.expire(now_ms)):
+        while self._has_room(records, size) and (forgotten := self.shared.expire(now_ms)):
             records += forgotten
             size += size_of(forgotten)
         return Result(None, records, effects=effects)

@@ -87,6 +87,11 @@ class SharedTransactions:
         self._expirations: dict[CommitKind, Deadlines[str]] = {kind: Deadlines() for kind in CommitKind}
         self._sweeps: dict[str, None] = {}
 
+    @property
+    def most_writers(self) -> int:
+        """How many writers the transaction has that has most."""
+        return max(map(len, self._writers.values()), default=0)
+
     # --- Replay -------------------------------------------------------------------------------------------------------
 
     def replay(self, key: CommitRecordKey, value: bytes | None) -> None:
@@ -168,6 +173,7 @@ class SharedTransactions:
             and request.writer
             and len(self._writers.get(request.key, ())) >= self._config.shared_transaction_max_writers
         ):
+            self._held.refusals.note("shared.transaction.max.writers")
             raise refuse(
                 ErrorCode.INVALID_REQUEST,
                 f"{request.key!r} has {self._config.shared_transaction_max_writers} writers, as many as the node's "

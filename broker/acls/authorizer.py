@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from semel.broker.acls.decision import AclSet, Decision, host_of
+from semel.broker.acls.decision import AclSet, Decision
 from semel.broker.acls.principals import USER, principal_of_certificate
 from semel.broker.audit.log import Audit
 from semel.broker.config.permissions import PermissionConfig, super_users_of
 from semel.broker.config.principal_rules import DEFAULT, NO_RULE, PrincipalMapping
 from semel.protocol.acls import Acl, AclOperation, ResourceType
+from semel.protocol.addresses import host_of
 from semel.protocol.randomness import source
 
 REMEMBERED_MAX: Final = 50_000

@@ -9,7 +9,6 @@ Operations are bits of a number here, so that the ACLs of one pattern are one lo
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final
@@ -24,6 +23,7 @@ from semel.protocol.acls import (
     PatternType,
     ResourceType,
 )
+from semel.protocol.addresses import host_of
 
 _LITERAL: Final = PatternType.LITERAL
 _EVERY_BIT: Final = sum(1 << operation for operation in AclOperation)
@@ -41,15 +41,6 @@ class Decision(Enum):
     ALLOWED = "allowed"
     DENIED = "denied"
     NO_ACL = "no ACL is about this resource"
-
-
-def host_of(address: str) -> str:
-    """Return an IP address as it is compared: without a zone, shortest, and IPv4 as such."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    return str(getattr(found, "ipv4_mapped", None) or found)
 
 
 class _Pattern:

@@ -31,6 +31,14 @@ class PermissionConfig(PartConfig):
         "Whether everybody may do what they like with a resource that no ACL is about. With false nobody but the super "
         "users may.",
     )
+    acls_max: int = setting(
+        10_000,
+        "ACLs of the cluster. More are refused with POLICY_VIOLATION: each change of one makes the table of all again, "
+        "on each node.",
+        minimum=1,
+        maximum=100_000,
+        dynamic=True,
+    )
     ssl_principal_mapping_rules: str = setting(
         DEFAULT,
         "Which name ACLs have for the owner of a certificate, with commas between the rules: the first that is about "

@@ -26,6 +26,14 @@ class QuotaConfig(PartConfig):
         minimum=1,
         maximum=3_600,
     )
+    client_quotas_max: int = setting(
+        10_000,
+        "Users, client ids and addresses of the cluster that have quotas. More are refused with POLICY_VIOLATION: each "
+        "change of one makes the table of all again, on each node.",
+        minimum=1,
+        maximum=100_000,
+        dynamic=True,
+    )
     controller_quota_window_num: int = setting(
         11,
         "For so many windows of changes a client may save up its controller_mutation_rate.",

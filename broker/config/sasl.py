@@ -28,6 +28,14 @@ class SaslConfig(PartConfig):
         "without a restart. Empty: only users of the cluster's metadata are served. A user in the file is one by the "
         "file alone on this node, whatever the metadata has.",
     )
+    users_max: int = setting(
+        10_000,
+        "Users in the cluster's metadata. More are refused with POLICY_VIOLATION: they are in each snapshot of it, and "
+        "each change of one copies the table of all.",
+        minimum=1,
+        maximum=100_000,
+        dynamic=True,
+    )
     sasl_enabled_mechanisms: tuple[str, ...] = setting(
         SCRAM_MECHANISMS,
         "How clients of the Kafka listener may prove their password: SCRAM-SHA-256 and SCRAM-SHA-512 do so without "

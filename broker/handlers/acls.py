@@ -13,8 +13,6 @@ from semel.protocol.acls import Acl, AclFilter
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
 from semel.runtime.turns import in_turns
 
-ACLS_MAX: Final = 10_000
-"""Of a cluster: each change of one makes the table of all again, on each node (S2, S3)."""
 PER_REQUEST_MAX: Final = 1_000
 """ACLs, or filters, of one request."""
 
@@ -46,10 +44,11 @@ async def create_acls(node: Services, acls: Sequence[Acl]) -> list[SemelError | 
     def decide(image: MetadataImage) -> list[Change]:
         _check_version(image)
         added = tuple(acl for acl in wanted if acl not in image.acls)
-        if len(image.acls) + len(added) > ACLS_MAX:
+        if len(image.acls) + len(added) > node.config.acls_max:
+            node.metadata.refusals.note("acls.max")
             raise FatalError(
-                f"the cluster has {len(image.acls)} ACLs, and takes up to {ACLS_MAX}: remove some, or use prefixes "
-                "(`semel acl add --topic-prefix`)",
+                f"the cluster has {len(image.acls)} ACLs, and acls.max is {node.config.acls_max}: remove some, use "
+                "prefixes (`semel acl add --topic-prefix`), or raise the setting",
                 ErrorCode.POLICY_VIOLATION,
             )
         return [AclsChanged(added=added)] if added else []

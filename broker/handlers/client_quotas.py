@@ -14,8 +14,6 @@ from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
 from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaEntity, QuotaFilter, sorted_quotas
 from semel.runtime.turns import in_turns
 
-ENTITIES_MAX: Final = 10_000
-"""Of a cluster: each change of one makes the table of all again, on each node (S2, S3)."""
 PER_REQUEST_MAX: Final = 1_000
 """Entities of one request."""
 
@@ -39,10 +37,11 @@ async def alter_client_quotas(
         raise UsageError(
             f"{len(wanted)} entities in one request are too many: send up to {PER_REQUEST_MAX} at once",
         )
-    times = Counter([each.entity for each in wanted])
+    # The answer names entities as the request did: a client finds its own by that.
+    times = Counter([each.entity.canonical for each in wanted])
     errors: dict[QuotaEntity, SemelError] = {}
     for each in wanted:
-        error = _wrong(each, times[each.entity])
+        error = _wrong(each, times[each.entity.canonical])
         if error is not None:
             errors.setdefault(each.entity, error)
     asked = [each for each in wanted if each.entity not in errors]
@@ -52,16 +51,17 @@ async def alter_client_quotas(
         _check_version(image)
         changed.clear()
         count = len(image.client_quotas)
-        for entity, values in ((each.entity, each.values) for each in asked):
+        for entity, values in ((each.entity.canonical, each.values) for each in asked):
             before = image.client_quotas.get(entity, {})
             new = {key: value for key, value in values.items() if before.get(key) != value}
             if new:
                 changed[entity] = new
                 count += not before
-        if count > ENTITIES_MAX:
+        if count > node.config.client_quotas_max:
+            node.metadata.refusals.note("client.quotas.max")
             raise FatalError(
-                f"the cluster has quotas for {len(image.client_quotas)} entities, of at most {ENTITIES_MAX}: "
-                "remove some, or use a default",
+                f"the cluster has quotas for {len(image.client_quotas)} entities, and client.quotas.max is "
+                f"{node.config.client_quotas_max}: remove some, use a default, or raise the setting",
                 ErrorCode.POLICY_VIOLATION,
             )
         quotas = tuple(QuotaAlteration(entity, values) for entity, values in changed.items())
@@ -72,7 +72,8 @@ async def alter_client_quotas(
     elif asked:
         await node.metadata.change(decide)
         await node.caught_up()
-    return [Altered(entity, changed.get(entity, {}), errors.get(entity)) for entity in times]
+    named = dict.fromkeys(each.entity for each in wanted)
+    return [Altered(each, changed.get(each.canonical, {}), errors.get(each)) for each in named]
 
 
 async def describe_client_quotas(node: Services, wanted: QuotaFilter) -> list[ClientQuota]:

@@ -29,8 +29,6 @@ from semel.protocol.scram import (
 )
 from semel.runtime.turns import in_turns
 
-USERS_MAX: Final = 10_000
-"""Of a cluster: they are in each snapshot of the metadata, and each change of one copies the table of all (S2)."""
 PER_REQUEST_MAX: Final = 1_000
 """Users of one request."""
 
@@ -56,10 +54,12 @@ async def alter_users(node: Services, wanted: Sequence[tuple[str, Alteration | S
     if len(wanted) > PER_REQUEST_MAX:
         raise UsageError(f"{len(wanted)} users in one request are too many: send up to {PER_REQUEST_MAX} at once")
     outcomes: Outcomes = {}
+    beyond: set[str] = set()
 
     def decide(image: MetadataImage) -> list[Change]:
         accepted: dict[str, CredentialsChanged] = {}
         outcomes.clear()
+        beyond.clear()
         users_there = len(image.users)
         for user, alteration in wanted:
             if outcomes.get(user) is not None:
@@ -79,10 +79,12 @@ async def alter_users(node: Services, wanted: Sequence[tuple[str, Alteration | S
             if not change.upserted or user in image.users:
                 continue
             users_there += 1
-            if users_there > USERS_MAX:
+            if users_there > node.config.users_max:
                 del accepted[user]
+                beyond.add(user)
                 outcomes[user] = FatalError(
-                    f"the cluster has {len(image.users)} users, of at most {USERS_MAX}: remove some",
+                    f"the cluster has {len(image.users)} users, and users.max is {node.config.users_max}: remove some, "
+                    "or raise the setting",
                     ErrorCode.POLICY_VIOLATION,
                 )
         if not accepted:
@@ -98,6 +100,7 @@ async def alter_users(node: Services, wanted: Sequence[tuple[str, Alteration | S
     if decide(node.metadata.image):
         await node.metadata.change(decide)
         await node.caught_up()
+    node.metadata.refusals.note("users.max", len(beyond))
     return outcomes
 
 

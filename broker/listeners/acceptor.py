@@ -104,6 +104,16 @@ class Acceptor:
     def is_listening(self) -> bool:
         return bool(self._sockets)
 
+    @property
+    def open(self) -> int:
+        """Connections that hold a place now, also those that are not encrypted yet, or throttled."""
+        return self._open
+
+    @property
+    def most_of_an_address(self) -> int:
+        """How many of them are from the address that has most."""
+        return max((count for address, count in self._from_address.items() if address != IN_PROCESS), default=0)
+
     async def listen(self, host: str, port: int) -> int:
         """Begin to accept, and return the port. Raises `OSError` where the address can't be had."""
         sockets: list[socket.socket] = []
@@ -201,7 +211,11 @@ class Acceptor:
 
     def _admits(self, address: str, peer: str) -> bool:
         limits = self.limits
+        if self._open >= limits.connections_max and self._throttled:
+            # It holds a descriptor, so it counts; but it is served nothing, and keeps no place from those that are.
+            self._end_throttled(next(iter(self._throttled)))
         of_address = self._from_address.get(address, 0)
+        is_own = address in limits.overrides
         most = limits.overrides.get(address, limits.per_address_max)
         if self._open >= limits.connections_max:
             self._log.warning(
@@ -211,10 +225,9 @@ class Acceptor:
         elif of_address >= most:
             self.refused_of_address += 1
             self._log.warning(
-                "closing connection: peer=%s reason=more than kafka.max.connections.per.ip=%d of this address",
-                peer,
-                most,
-            )
+                "closing connection: peer=%s reason=more than %s=%d of this address",
+                peer, "kafka.max.connections.overrides" if is_own else "kafka.max.connections.per.ip", most,
+            )  # fmt: skip
         else:
             self._count(address)
             return True

@@ -26,7 +26,17 @@ _TOLD_EVERY_MS: Final = 60_000
 class ProducerIdBound:
     """Shared by all logs of a node. `count` returns how many producer ids they remember in sum."""
 
-    __slots__ = ("_counted_ms", "_refused_untold", "_told_ms", "count", "held", "max", "per_partition_max", "refused")
+    __slots__ = (
+        "_counted_ms",
+        "_refused_untold",
+        "_told_ms",
+        "count",
+        "held",
+        "max",
+        "per_partition_max",
+        "refused",
+        "refused_of_partition",
+    )
 
     def __init__(self, per_partition_max: int = DEFAULT_PER_PARTITION_MAX, max: int = DEFAULT_MAX) -> None:  # noqa: A002
         self.per_partition_max = per_partition_max
@@ -36,6 +46,8 @@ class ProducerIdBound:
         """How many there were when they were last counted, and those admitted since."""
         self.refused = 0
         """How many batches of new producer ids were refused so far."""
+        self.refused_of_partition = 0
+        """Those of them for the bound of one partition."""
         self._counted_ms: int | None = None
         self._told_ms: int | None = None
         self._refused_untold = 0
@@ -46,6 +58,7 @@ class ProducerIdBound:
         Raises `RetriableError` (THROTTLING_QUOTA_EXCEEDED): ids expire, so there may be room later.
         """
         if known >= self.per_partition_max:
+            self.refused_of_partition += 1
             self._refuse(
                 f"{tp} remembers {known} producer ids, and takes no new ones beyond "
                 f"producer.ids.per.partition.max={self.per_partition_max}",

@@ -36,6 +36,7 @@ from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.randomness import source
 from semel.runtime.clock import Clock
+from semel.runtime.refusals import Refusals
 from semel.runtime.threads import Threads
 
 _log = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ class Metadata:
         self.complete_until = float("-inf")
         """All that others had changed until then is in the image, by the monotonic clock."""
         self.failed_heartbeats = 0
+        self.refusals = Refusals()  # for there being too much of something in the metadata
 
     @property
     def away_ms(self) -> int:

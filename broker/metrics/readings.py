@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from semel.broker.log.journal_sync import LATENCY_BOUNDS_SECONDS
+from semel.broker.metrics.limits import limits_of
 from semel.broker.telemetry.instruments import INSTRUMENTS
 from semel.broker.telemetry.reading import Reading, Value
 from semel.broker.telemetry.recorders import Recorders
@@ -70,6 +71,7 @@ class NodeReader:
         yield from self._process()
         for part in (
             self._requests,
+            self._limits,
             self._producing,
             self._fetching,
             self._transactions,
@@ -147,6 +149,21 @@ class NodeReader:
                 ("out_of_descriptors", statistics.accepts_exhausted),
             ],
         )
+
+    def _limits(self) -> _Readings:
+        used: list[tuple[str, Value]] = []
+        most: list[tuple[str, Value]] = []
+        refusals: list[tuple[str, Value]] = []
+        for limit in limits_of(self._node):
+            if limit is None:
+                yield None
+                continue
+            used.append((limit.setting, limit.used))
+            most.append((limit.setting, limit.max))
+            refusals.append((limit.setting, limit.refusals))
+        yield _by("semel.limit.used", used)
+        yield _by("semel.limit.max", most)
+        yield _by("semel.limit.refusals", refusals)
 
     def _producing(self) -> _Readings:
         produce = self._node.produce

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final, Protocol, TypeVar
 
-from semel.broker.acls.decision import host_of
 from semel.broker.config.quotas import QuotaConfig
 from semel.broker.quotas.precedence import Bound, bound_of, connections_per_second
 from semel.broker.quotas.rates import Rate, TokenBucket, Windows
+from semel.protocol.addresses import host_of
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.protocol.int_bounds import INT32_MAX
 from semel.protocol.quotas import (
@@ -104,10 +104,7 @@ class ClientQuotas:
 
     def update(self) -> None:
         """Take over the quotas of the newest metadata."""
-        quotas = {
-            entity if not entity.ip else QuotaEntity(ip=host_of(entity.ip)): values
-            for entity, values in self._metadata.image.client_quotas.items()
-        }
+        quotas = {entity.canonical: values for entity, values in self._metadata.image.client_quotas.items()}
         self.quotas = quotas
         self._clients.clear()
         self.is_on = any(entity.ip is None for entity in quotas)

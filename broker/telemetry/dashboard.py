@@ -234,6 +234,12 @@ ROWS: Final[Mapping[str, tuple[Panel, ...]]] = {
         Panel("Connections that come and go", "ops", {
             "{{semel_kind}}": _rate("semel_connection_events_total", by="semel_kind"),
         }),
+        Panel("Limits in use", "percentunit", {
+            "{{instance}} {{semel_setting}}": f"semel_limit_used{{{_HERE}}} / semel_limit_max{{{_HERE}}}",
+        }, "docs/reference/limits.md says what each bounds.", red_from=0.8),
+        Panel("Refused for a limit", "ops", {
+            "{{semel_setting}}": _rate("semel_limit_refusals_total", by="semel_setting"),
+        }),
         Panel("Queues", "short", {
             "requests in flight": _now("semel_request_in_flight"), "waiting fetches": _now("semel_fetch_waiting"),
             "fetch sessions": _now("semel_fetch_sessions"),

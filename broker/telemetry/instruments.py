@@ -63,6 +63,7 @@ OUTCOME: Final = "semel.outcome"
 KIND: Final = "semel.kind"
 DIRECTION: Final = "network.io.direction"
 LEADER: Final = "semel.leader.id"
+SETTING: Final = "semel.setting"
 
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
@@ -115,6 +116,24 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
                 "they were encrypted; failed_authentications: clients with a wrong user or password. "
                 "out_of_descriptors: how often the system had none for another connection.",
                 (KIND,),
+            ),
+        ),
+    ),
+    (
+        "Limits",
+        (
+            Instrument(
+                "semel.limit.used", "{unit}", _G,
+                "How much there is of what a setting bounds, by the setting and in its unit: of a bound for each "
+                "group, partition or address, what the largest of them has. docs/reference/limits.md lists them.",
+                (SETTING,),
+            ),
+            Instrument("semel.limit.max", "{unit}", _G, "How much there may be: the setting.", (SETTING,)),
+            Instrument(
+                "semel.limit.refusals", "{refusal}", _C,
+                "How often somebody was refused because of it; of queued.max.request.bytes, how often a request had to "
+                "wait.",
+                (SETTING,),
             ),
         ),
     ),

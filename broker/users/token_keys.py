@@ -7,13 +7,10 @@ a while however many such tokens come.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import http.client
 import json
 import logging
-import socket
-import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -21,10 +18,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from semel.broker.config.tokens import ALGORITHMS, KEYS_URL, TokenConfig, keys_file
 from semel.protocol.extras import imports_of_extra
+from semel.runtime.bounded_http import ask
 from semel.runtime.regular_files import FileSignature, signature_of
 from semel.runtime.setting import ConfigError
 
@@ -52,7 +49,6 @@ ASKED_FOR_S: Final = 10.0
 """How long after keys were asked for no unknown one has them asked for again."""
 _RETRY_S: Final = 5.0
 """How long a file that could not be used is left alone, though nothing of it has changed."""
-_BLOCK_BYTES: Final = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,39 +273,7 @@ def fetch(url: str) -> bytes:
 
     Raises `OSError`, `ValueError`, `HTTPException`.
     """
-    parts = urlsplit(url)
-    assert parts.hostname is not None
-    ends = time.monotonic() + _TIMEOUT_S
-    connection: http.client.HTTPConnection
-
-    def give_up() -> None:
-        # Each wait is bounded, but there may be any number of them: in a header that drips in, for one.
-        if connection.sock is not None:
-            with contextlib.suppress(OSError):
-                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
-
-    too_late = threading.Timer(_TIMEOUT_S, give_up)
-    too_late.daemon = True
-    if parts.scheme == "https":
-        context = ssl.create_default_context()
-        connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S, context=context)
-    else:
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_TIMEOUT_S)
-    too_late.start()
-    try:
-        path = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
-        connection.request("GET", path, headers={"Accept": "application/json"})
-        answer = connection.getresponse()
-        if answer.status != http.client.OK:
-            raise ValueError(f"it answers {answer.status}")
-        data = b""
-        while block := answer.read1(_BLOCK_BYTES):
-            data += block
-            if len(data) > KEYS_BYTES_MAX:
-                raise ValueError(f"it has more than {KEYS_BYTES_MAX} bytes")
-        if time.monotonic() > ends:
-            raise TimeoutError(f"it takes longer than {_TIMEOUT_S:g} s")
-        return data
-    finally:
-        too_late.cancel()
-        connection.close()
+    answer = ask(url, headers={"Accept": "application/json"}, timeout_s=_TIMEOUT_S, bytes_max=KEYS_BYTES_MAX)
+    if answer.status != http.client.OK:
+        raise ValueError(f"it answers {answer.status}")
+    return answer.body

@@ -110,6 +110,10 @@ class ClassicGroup(Group):
         return len(self.members.members)
 
     @property
+    def held_bytes(self) -> int:
+        return self.members.held_bytes
+
+    @property
     def generation_id(self) -> int:
         return self.members.generation_id
 

@@ -52,9 +52,11 @@ def join(group: ClassicGroupData, request: JoinGroupRequest, pending: PendingRes
 
 def _refuse_join(group: ClassicGroupData, request: JoinGroupRequest) -> SemelError | None:
     if not _has_room(group, request):
+        group.shared.room.refusals.note("group.max.size")
         return error_for(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"group {group.group_id} has its {group.shared.config.group_max_size} members (group.max.size)",
+            f"group {group.group_id} has its {group.shared.config.group_max_size} members (group.max.size): use fewer "
+            "members, or raise the setting",
         )
     names = [protocol.name for protocol in request.protocols]
     if len(set(names)) != len(names) or not group.supports(request.protocol_type, names):

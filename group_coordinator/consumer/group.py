@@ -237,6 +237,10 @@ class ConsumerGroup(Group):
         return len(self.members.details)
 
     @property
+    def held_bytes(self) -> int:
+        return self.members.held_bytes
+
+    @property
     def generation_id(self) -> int:
         return self.members.epoch
 

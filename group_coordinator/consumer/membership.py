@@ -191,9 +191,11 @@ class ConsumerMembership:
         size_max = self._config.group_consumer_max_size
         if len(group.details) < size_max:
             return None
+        self._room.refusals.note("group.consumer.max.size")
         return error_for(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"group {group.group_id} has its {size_max} members (group.consumer.max.size)",
+            f"group {group.group_id} has its {size_max} members (group.consumer.max.size): use fewer members, or raise "
+            "the setting",
         )
 
     def replace_static(self, draft: Draft, old: ConsumerMember, member_id: str) -> ConsumerMember:

@@ -29,6 +29,8 @@ class AuthenticateAnswer(NamedTuple):
     error: ErrorCode
     message: str
     token: bytes
+    lifetime_ms: int = 0
+    """For how long the node takes what has proven the user; 0: for as long as the connection is there."""
 
 
 def sasl_handshake_request(mechanism: str) -> list[Part]:
@@ -61,6 +63,6 @@ def read_sasl_authenticate(body: Buffer) -> AuthenticateAnswer:
     error = error_code_of(reader.read_int16())
     message = reader.read_nullable_string(False) or ""
     token = bytes(reader.read_records(False) or b"")
-    reader.read_int64()  # how long the session lasts: until the connection ends
+    lifetime_ms = reader.read_int64()
     reader.expect_end()
-    return AuthenticateAnswer(error, message, token)
+    return AuthenticateAnswer(error, message, token, lifetime_ms)

@@ -80,6 +80,8 @@ class Connection(asyncio.BufferedProtocol):
         self.versions: dict[int, VersionRange] = {}
         self.on_silence: Callable[[], None] | None = None
         """Called when a request has waited for so long that the node may be dead, and each second from then on."""
+        self.proof_lasts_s = 0.0
+        """For how long from its proof on the node takes who this is (KIP-368); 0: for as long as it is open."""
         self._client_id = client_id.encode()
         self._in_flight_max = in_flight_max
         self._loop = asyncio.get_running_loop()
@@ -149,6 +151,7 @@ class Connection(asyncio.BufferedProtocol):
         timeout_ms: float,
         wait_ms: float = 0.0,
         trace: bytes = b"",
+        is_urgent: bool = False,
     ) -> asyncio.Future[memoryview]:
         """Send a request at once and return the future of its answer's body, which is valid for as long as it is held.
 
@@ -156,9 +159,10 @@ class Connection(asyncio.BufferedProtocol):
         The future fails with `ConnectionLostError` when the connection ends first, or no answer comes within
         `timeout_ms`. Raises `ConnectionLostError` when it has ended already, and `RetriableError` beyond the bound of
         requests in flight (wait with `wait_room`). `trace` goes into the header, of versions that have room for it.
+        is_urgent: it does not count for that bound
         `wait_ms` is how long the node was asked to wait before it answers (a fetch): that is no silence.
         """
-        if self._lost is None and not self.has_room:
+        if self._lost is None and not self.has_room and not is_urgent:
             raise RetriableError(f"{len(self._waiting)} requests wait for their answer from {self.address} already")
         correlation_id = self._write(api_key, api_version, body, trace)
         future: asyncio.Future[memoryview] = self._loop.create_future()

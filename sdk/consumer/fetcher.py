@@ -159,7 +159,7 @@ class Fetcher:
         self._refreshes = 0
         self._refresh_not_before = 0.0
         self._short_wait_ms = SHORT_WAIT_MS
-        self._random = random.Random(source().getrandbits(64))  # noqa: S311
+        self._random = random.Random(source().getrandbits(64))  # noqa: S311 (an order, not a secret)
         self._positions = PositionLookup(
             core,
             subscription,

@@ -169,7 +169,8 @@ class SemelContainer(DockerContainer):
             f"export SEMEL_KAFKA_ADVERTISED='{self.get_bootstrap_server()}'\n"
             f"export SEMEL_GRPC_ADVERTISED='{self.get_grpc_address()}'\n"
         )
-        done = self.exec(["sh", "-c", _TELL_ADDRESSES, "sh", told, "/tmp/semel-advertised"])  # noqa: S108
+        place = "/tmp/semel-advertised"  # noqa: S108 (in the container)
+        done = self.exec(["sh", "-c", _TELL_ADDRESSES, "sh", told, place])
         if done.exit_code:
             raise RuntimeError(f"the container could not be told its addresses: {done.output.decode(errors='replace')}")
         self._ready.wait_until_ready(self)

@@ -33,7 +33,7 @@ class ClientCore:
         self.clock: Clock = here.clock if clock is None else clock
         self.io = here.make_io(owner)
         link = find_link(options.addresses)
-        access = Access(options.security)
+        access = Access(options.security, self.clock)
         self.control = Control(options, self.clock, link, access)
         self.cluster = Cluster(self.control, options, self.clock)
         silent_nodes = SilentNodes(self.control, self.cluster)

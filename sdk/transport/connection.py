@@ -9,7 +9,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
+from semel.protocol.errors import SemelError
 from semel.runtime.clock import Clock
 from semel.runtime.kafka_client.channel import Channel
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError, Dial, connect, dial_tcp
@@ -19,6 +21,10 @@ from semel.sdk.transport.outage import GAP_S, WARN_EVERY_S
 from semel.sdk.transport.security import Access
 
 _log = logging.getLogger("semel.client")
+
+_RENEWED_AT: Final = 0.85
+"""The part of the time for which a node takes a token after which the next one is shown, as in Kafka."""
+_RENEWAL_PAUSE_S: Final = 0.5
 
 
 def dial_link(link: NodeLink) -> Dial:
@@ -59,6 +65,7 @@ class Connections:
         self._resolve = resolve
         self._on_silence = on_silence
         self._channels: dict[int, Channel] = {}
+        self._renewals: set[asyncio.Task[None]] = set()
         self._failing: dict[int, tuple[float, float, float]] = {}
         """Since when a node takes no connection, when it was tried last, and when to warn of it."""
 
@@ -90,6 +97,8 @@ class Connections:
         """Close all connections; what is in flight fails as lost."""
         for channel in self._channels.values():
             channel.close()
+        for renewal in self._renewals:
+            renewal.cancel()
 
     def _tell_of(self, node_id: int, error: ConnectionLostError) -> None:
         """Warn where a node has taken no data connection for a while: records wait, and calls may be answered."""
@@ -112,6 +121,8 @@ class Connections:
         link = None if self._link is None else self._link.to(f"{host}:{port}")
         encryption = self._access.context()
         try:
+            if link is None:
+                await self._access.ready(self._options.request_timeout_ms / 1000)
             connection = await connect(
                 f"{host}:{port}" if link is None else link.name,
                 dial_tcp(host, port, encryption) if link is None else dial_link(link),
@@ -126,4 +137,20 @@ class Connections:
         self._failing.pop(node_id, None)
         if self._on_silence is not None:
             connection.on_silence = partial(self._on_silence, node_id, connection)
+        if connection.proof_lasts_s > 0:
+            renewal = asyncio.get_running_loop().create_task(self._renew(connection), name=f"token of node {node_id}")
+            self._renewals.add(renewal)
+            renewal.add_done_callback(self._renewals.discard)
         return connection
+
+    async def _renew(self, connection: Connection) -> None:
+        """Show another token before the one ends that a connection was made with: the node would close it (KIP-368)."""
+        while (lasts_s := connection.proof_lasts_s) > 0:
+            await asyncio.sleep(max(lasts_s * _RENEWED_AT, _RENEWAL_PAUSE_S))
+            if not connection.is_open:
+                return
+            try:
+                await self._access.prove(connection)
+            except SemelError as error:
+                _log.warning("the token of a connection was not renewed, and it ends: %s", error.message)
+                return

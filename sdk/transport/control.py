@@ -209,6 +209,7 @@ class Control:
     def close(self) -> None:
         """Close the channels; calls under way fail."""
         self._closed = True
+        self._access.close()
         channels, self._channels = self._channels, {}
         self._calls.clear()
         for channel in channels.values():
@@ -341,6 +342,7 @@ class Control:
 
     async def _ask(self, rpc: Rpc[Request, Response], request: Request, timeout_s: float, target: str) -> Response:
         """Call the gRPC listener at `target` once."""
+        await self._access.ready(timeout_s)
         metadata = (*self._metadata, *self._access.metadata(target), *tracing.metadata())
         call = self._callable(rpc, target).future(request, timeout=timeout_s, metadata=metadata)
         watch = None

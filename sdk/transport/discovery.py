@@ -45,6 +45,7 @@ async def find_grpc_address(
     host, _, port = target.rpartition(":")
     host = host.strip("[]")
     encryption = access.encryption
+    await access.ready(timeout_ms / 1000)
     try:
         connection = await connect(
             target,

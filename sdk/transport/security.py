@@ -28,6 +28,7 @@ from semel.protocol.schemes import (
     speaks_tls,
 )
 from semel.sdk.transport.login import (
+    CLIENT_SECRET,
     JAAS,
     NAMES,
     PASSWORD,
@@ -43,6 +44,7 @@ from semel.sdk.transport.login import (
 if TYPE_CHECKING:
     import grpc
 
+    from semel.runtime.clock import Clock
     from semel.runtime.kafka_client.connection import Connection
 
 _PROTOCOL: Final = "security.protocol"
@@ -103,6 +105,12 @@ class SecurityNames(TypedDict, total=False):
     sasl_password_location: str
     sasl_oauthbearer_token_endpoint_url: str
     sasl_delegation_token_location: str
+    sasl_oauthbearer_method: str
+    sasl_oauthbearer_client_id: str
+    sasl_oauthbearer_client_secret: str
+    sasl_oauthbearer_client_secret_location: str
+    sasl_oauthbearer_scope: str
+    https_ca_location: str
     sasl_plain_without_tls: str
     sasl_plain_username: str
     sasl_plain_password: str
@@ -188,7 +196,8 @@ def _of_options(where: str, options: Mapping[str, str], *, tls: bool, sasl: bool
     """Return what options say, by the names in `FILES` and `NAMES`. Raises `UsageError`."""
     for name in options:
         if name not in (*FILES, *NAMES):
-            shown = "such option (behind a password's &)" if PASSWORD in options else f"option {name!r}"
+            secret = _secret_in(options)
+            shown = f"such option (behind a {secret}'s &)" if secret else f"option {name!r}"
             raise UsageError(f"{where} has no {shown}; it can have: {', '.join((*FILES, *NAMES))}{_ESCAPES}")
     files = {name: options[name] for name in FILES if name in options}
     if files and not tls:
@@ -203,6 +212,11 @@ def _of_options(where: str, options: Mapping[str, str], *, tls: bool, sasl: bool
     return Security(encryption, login)
 
 
+def _secret_in(options: Mapping[str, str]) -> str:
+    """Return what a part behind may be the rest of, with an & in it, so that it is not shown; nothing for none."""
+    return "password" if PASSWORD in options else "secret" if CLIENT_SECRET in options else ""
+
+
 def security_of_query(where: str, scheme: str, query: str, *, is_all: bool = True) -> Security:
     """Return what the scheme of a bootstrap and the text after its `?` say. Raises `UsageError`.
 
@@ -213,7 +227,8 @@ def security_of_query(where: str, scheme: str, query: str, *, is_all: bool = Tru
         name, is_given, value = pair.partition("=")
         if not is_given:
             names = ", ".join((*FILES, *NAMES))
-            shown = "a part behind a password's &" if PASSWORD in options else repr(pair)
+            secret = _secret_in(options)
+            shown = f"a part behind a {secret}'s &" if secret else repr(pair)
             raise UsageError(
                 f"{where}: {shown} is not NAME=VALUE, with & between several of them; names are {names}{_ESCAPES}"
             )
@@ -317,10 +332,10 @@ class Encryption:
 class Access:
     """How one client reaches nodes: what encrypts its connections, and what proves its user. From any thread."""
 
-    def __init__(self, security: Security = OPEN) -> None:
-        """Raises `UsageError` where a file can't be used."""
+    def __init__(self, security: Security = OPEN, clock: Clock | None = None) -> None:
+        """`clock`: by which tokens end; None: the machine's. Raises `UsageError` where a file can't be used."""
         self.encryption = None if security.tls is None else Encryption(security.tls)
-        self._credentials = None if security.login is None else Credentials(security.login)
+        self._credentials = None if security.login is None else Credentials(security.login, clock)
 
     def context(self) -> ssl.SSLContext | None:
         """Return what encrypts a new data connection; None where nothing does."""
@@ -332,8 +347,17 @@ class Access:
             return ()
         return self._credentials.metadata(target, encrypted=self.encryption is not None)
 
+    async def ready(self, timeout_s: float) -> None:
+        """Wait until there is what proves the user: a token is got of its server. Raises `RetriableError`."""
+        if self._credentials is not None:
+            await self._credentials.ready(timeout_s)
+
+    def close(self) -> None:
+        if self._credentials is not None:
+            self._credentials.close()
+
     async def prove(self, connection: Connection) -> None:
-        """Prove who this is on a new data connection. Raises `ConnectionLostError`."""
+        """Prove who this is on a data connection, also again before that ends. Raises `ConnectionLostError`."""
         if self._credentials is not None:
             await self._credentials.authenticate(connection, encrypted=self.encryption is not None)
         elif ApiKey.SASL_HANDSHAKE in connection.versions:

@@ -44,6 +44,6 @@ def check_schema(schema: StructType, *, with_headers: bool) -> None:
     fixed = source_schema(with_headers=with_headers)
     if schema != fixed:
         raise UsageError(
-            f"the source has a fixed schema and takes no other: leave out .schema(...) and select from "
+            f"the source has a fixed schema and takes no other: leave out .schema(...) and choose from "
             f"{', '.join(fixed.fieldNames())}; cast value, or parse it with from_json, to get columns of your own"
         )

@@ -159,3 +159,26 @@ def test_secrets_show_in_no_repr_and_no_error() -> None:
     with pytest.raises(UsageError) as caught:
         source(**sink, topics="t").writer(VALUES, False)
     assert secret not in str(caught.value)
+
+
+def test_clients_of_a_query_get_tokens_themselves_and_the_secret_is_in_no_log() -> None:
+    secret, url = "hunter2", "https://login.example.com/token"
+    options = {
+        **ANY,
+        "kafka.sasl.mechanism": "OAUTHBEARER",
+        "kafka.sasl.oauthbearer.token.endpoint.url": url,
+        "kafka.sasl.oauthbearer.client.id": "etl",
+        "kafka.sasl.oauthbearer.client.secret": secret,
+        "kafka.sasl.oauthbearer.scope": "read",
+        "kafka.https.ca.location": "/ca.pem",
+    }
+    parsed = SourceOptions.parse(options, is_stream=False)
+    login = parsed.address.bootstrap.security.login
+    assert login is not None
+    assert (login.token_url, login.client_id, login.client_secret, login.scope, login.endpoint_ca) == (
+        url, "etl", secret, "read", "/ca.pem",
+    )  # fmt: skip
+    assert secret not in repr(redacted(options))
+    assert secret not in repr(parsed)
+    in_one = f"sasl://localhost:9094{parsed.address.bootstrap.security.query()}"
+    assert secret not in repr(redacted({**ANY, "bootstrap": in_one}))

@@ -25,7 +25,10 @@ from semel.protocol.kafka.fetch import (
     FetchRequest,
 )
 from semel.protocol.randomness import source
+from semel.runtime.refusals import Refusals
 
+SESSIONS_SETTING: Final = "max.incremental.fetch.session.cache.slots"
+PARTITIONS_SETTING: Final = "fetch.session.max.partitions"
 OF_ONE_MAX: Final = 41_000
 """Partitions of one session: as many as one request may name by default. More than that go without a session."""
 
@@ -184,6 +187,8 @@ class FetchSessions:
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._partition_count = 0
         self.evicted = 0
+        self.refusals = Refusals()
+        """Sessions that there was no room for, or that grew too large."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -220,6 +225,8 @@ class FetchSessions:
             self._remove(session.id)
             return FetchContext(self, ())
         if self._partition_count > self._partitions_max or len(session.partitions) > OF_ONE_MAX:
+            if self._partition_count > self._partitions_max:
+                self.refusals.note(PARTITIONS_SETTING)
             self._remove(session.id)
             self.evicted += 1
             return FetchContext(self, (), error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -246,6 +253,8 @@ class FetchSessions:
 
     def _make_room(self, wanted: int, now_ms: int) -> bool:
         """Evict what is needed: sessions idle for long, then one that is old and smaller than the new one."""
+        if wanted > self._partitions_max:
+            self.refusals.note(PARTITIONS_SETTING)
         if wanted == 0 or wanted > min(self._partitions_max, OF_ONE_MAX):
             return False
         while len(self._sessions) >= self._sessions_max or self._partition_count + wanted > self._partitions_max:
@@ -256,6 +265,8 @@ class FetchSessions:
                 old = [each for each in self._sessions.values() if now_ms - each.created_ms >= self._min_idle_ms]
                 smallest = min(old, key=lambda each: len(each.partitions), default=None)
                 if smallest is None or len(smallest.partitions) >= wanted:
+                    is_full = len(self._sessions) >= self._sessions_max
+                    self.refusals.note(SESSIONS_SETTING if is_full else PARTITIONS_SETTING)
                     return False
                 self._remove(smallest.id)
             self.evicted += 1

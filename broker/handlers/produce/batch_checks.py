@@ -121,6 +121,13 @@ class BatchChecks:
         self._left = TURN_BYTES_MAX
         self.checked_elsewhere = 0
         """Batches that were checked in a thread."""
+        self.refused = 0
+        """Requests that were not checked because too many waited (produce.check.queue.max)."""
+
+    @property
+    def queued(self) -> int:
+        """How many requests wait for a thread."""
+        return len(self._queue)
 
     @property
     def waiting(self) -> int:
@@ -169,6 +176,7 @@ class BatchChecks:
         if self._closed:
             raise _stopping()
         if len(self._queue) >= self._queue_max:
+            self.refused += 1
             raise error_for(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(self._queue)} requests wait for their batches to be checked (produce.check.queue.max): send "

@@ -92,6 +92,7 @@ async def _create_together(
 
     await node.metadata.change(decide)
     await node.caught_up()
+    _note_refused(node, decision.without_room)
     return _unless_offline(node, decision.results)
 
 
@@ -104,6 +105,7 @@ class _Creation:
         """`repeated`: names that the request has more than once."""
         self.changes: list[TopicCreated] = []
         self.results: list[TopicResult] = []
+        self.without_room = 0
         self._config = config
         self._image = image
         self._repeated = repeated
@@ -117,6 +119,7 @@ class _Creation:
                 raise UsageError(f"topic {topic.name} is in the request more than once")
             created = self._new_topic(topic)
         except SemelError as error:
+            self.without_room += isinstance(error, _NoRoomError)
             self.results.append(TopicResult(topic.name, error.code, error.message))
             return
         self.changes.append(created)
@@ -218,7 +221,11 @@ async def create_partitions(
     if validate_only:
         decide(node.metadata.image)
     else:
-        await node.metadata.change(decide)
+        try:
+            await node.metadata.change(decide)
+        except _NoRoomError:
+            _note_refused(node, 1)
+            raise
         await node.caught_up()
         (told,) = _unless_offline(node, [TopicResult(name)])
         if told.error is not ErrorCode.NONE:
@@ -245,9 +252,12 @@ async def _grow_together(
     mutations: Mutations,
 ) -> list[TopicResult]:
     results: list[TopicResult] = []
+    without_room = 0
 
     def decide(image: MetadataImage) -> list[Change]:
+        nonlocal without_room
         results.clear()
+        without_room = 0
         changes: list[Change] = []
         partition_count = image.partition_count
         for each in wanted:
@@ -257,6 +267,7 @@ async def _grow_together(
                 added = _added(node.config, image, each, partition_count)
                 mutations.take(each.topic, len(added.partitions))
             except SemelError as error:
+                without_room += isinstance(error, _NoRoomError)
                 results.append(TopicResult(each.topic, error.code, error.message))
                 continue
             partition_count += len(added.partitions)
@@ -270,6 +281,7 @@ async def _grow_together(
     else:
         await node.metadata.change(decide)
         await node.caught_up()
+        _note_refused(node, without_room)
     return results if validate_only else _unless_offline(node, results)
 
 
@@ -357,13 +369,21 @@ def _nodes(config: NodeConfig, image: MetadataImage) -> tuple[int, ...]:
     return tuple(each for each in (brokers if config.peer_listen else [config.node_id]) if each not in cordoned)
 
 
+class _NoRoomError(FatalError):
+    """There are as many partitions as there may be."""
+
+
 def _check_room(config: NodeConfig, partition_count: int, more: int) -> None:
     if partition_count + more > config.max_partitions:
-        raise FatalError(
-            f"{more} more partitions are too many: the node has {partition_count} and max.partitions is "
-            f"{config.max_partitions}",
+        raise _NoRoomError(
+            f"{more} more partitions are too many: there are {partition_count} and max.partitions is "
+            f"{config.max_partitions}. Delete topics that are not used any more, or raise the setting",
             ErrorCode.INVALID_PARTITIONS,
         )
+
+
+def _note_refused(node: Services, count: int) -> None:
+    node.metadata.refusals.note("max.partitions", count)
 
 
 def _existing(image: MetadataImage, name: str) -> TopicImage:

@@ -90,6 +90,11 @@ class FrameListener(ABC):
         """The port in use, also where port 0 was asked for."""
         return self._port
 
+    @property
+    def acceptor(self) -> Acceptor:
+        """What accepts its connections, once it was started."""
+        return self._acceptor
+
     def _protocol(self) -> asyncio.BaseProtocol:
         """Return what serves a connection that was accepted."""
         return ConnectionProtocol(KafkaConnection(self))

@@ -143,13 +143,12 @@ def test_filters_find_as_kafkas_do(tmp_path: Path) -> None:
 
 
 def test_S2_acls_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "ACLS_MAX", 3)
     monkeypatch.setattr(handler, "PER_REQUEST_MAX", 4)
 
     async def test(node: Node) -> None:
         acls = [ONE._replace(name=f"t{number}") for number in range(5)]
         await allow(node, *acls[:3])
-        with pytest.raises(FatalError, match="up to 3") as refused:
+        with pytest.raises(FatalError, match=r"acls\.max is 3") as refused:
             await create_acls(node, acls[3:])
         assert refused.value.code is ErrorCode.POLICY_VIOLATION
         for call in (create_acls(node, acls), delete_acls(node, [AclFilter()] * 5)):
@@ -157,4 +156,4 @@ def test_S2_acls_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
                 await call
         await only(node, [])
 
-    with_node(tmp_path, test)
+    with_node(tmp_path, test, acls_max=3)

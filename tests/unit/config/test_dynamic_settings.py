@@ -12,19 +12,26 @@ from kafka_node import batch, until
 from running_node import create_topic, run_with_node
 
 from semel.broker.config.node_config import SETTINGS, TOPIC_DEFAULTS
+from semel.broker.handlers.acls import create_acls
+from semel.broker.handlers.client_quotas import alter_client_quotas
 from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.metadata import topics_by_name
 from semel.broker.handlers.topics.changes import create_topics
+from semel.broker.handlers.users import alter_users
 from semel.broker.log.config import AppendOrigin
 from semel.broker.logs.maintenance import LogMaintenance
 from semel.broker.logs.replication_quota import ReplicationQuota
 from semel.broker.node import Node
+from semel.protocol.acls import Acl, AclOperation, AclPermission, PatternType
+from semel.protocol.acls import ResourceType as AclResourceType
 from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ResourceType
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.int_bounds import INT32_MAX
 from semel.protocol.kafka.api import ApiKey
+from semel.protocol.quotas import QuotaAlteration, QuotaEntity
+from semel.protocol.scram import Alteration, make_verifier
 from semel.runtime.setting import ValueType
 
 A = TopicPartition("a", 0)
@@ -141,6 +148,39 @@ async def bounds_partitions(node: Node, change: Set) -> None:
     await create_topic(node, "b")
 
 
+async def bounds_users(node: Node, change: Set) -> None:
+    async def add(name: str) -> SemelError | None:
+        wanted = Alteration(name, (make_verifier("SCRAM-SHA-256", "secret"),))
+        return (await alter_users(node, [(name, wanted)]))[name]
+
+    await change("1")
+    assert [await add(name) is None for name in "ab"] == [True, False]
+    await change("2")
+    assert await add("b") is None
+
+
+async def bounds_acls(node: Node, change: Set) -> None:
+    node.authorizer.is_on = True
+    acls = [
+        Acl(AclResourceType.TOPIC, name, PatternType.LITERAL, "User:a", "*", AclOperation.READ, AclPermission.ALLOW)
+        for name in "ab"
+    ]
+    await change("1")
+    with pytest.raises(SemelError, match=r"acls\.max is 1"):
+        await create_acls(node, acls)
+    await change("2")
+    await create_acls(node, acls)
+
+
+async def bounds_quotas(node: Node, change: Set) -> None:
+    quotas = [QuotaAlteration(QuotaEntity(name), {"producer_byte_rate": 1.0}) for name in "ab"]
+    await change("1")
+    with pytest.raises(SemelError, match=r"client\.quotas\.max is 1"):
+        await alter_client_quotas(node, quotas)
+    await change("2")
+    await alter_client_quotas(node, quotas)
+
+
 async def bounds_answers(node: Node, change: Set) -> None:
     async def described() -> int:
         answer = await call(
@@ -204,6 +244,9 @@ EFFECTS: dict[str, Callable[[Node, Set], Awaitable[None]]] = {
     "auto.create.topics.enable": creates_topics,
     "num.partitions": gives_partitions,
     "max.partitions": bounds_partitions,
+    "users.max": bounds_users,
+    "acls.max": bounds_acls,
+    "client.quotas.max": bounds_quotas,
     "max.request.partition.size.limit": bounds_answers,
     "shutdown.grace.ms": waits_at_the_end,
     "leader.replication.throttled.rate": throttles_as_leader,

@@ -31,6 +31,7 @@ TIME_ALLOWED = {
     "broker/log/producer_snapshot.py": {"time.sleep": "a thread beside the event loop lets go of the interpreter"},
     "broker/log/producers_before.py": {"time.sleep": "a thread beside the event loop lets go of the interpreter"},
     "runtime/clock.py": {"time.time_ns": "the clock", "time.monotonic": "the clock"},
+    "runtime/bounded_http.py": {"time.monotonic": "how long a server takes, which is asked in a thread"},
     "runtime/turns.py": {"time.perf_counter": "turns are measured by the CPU's time, or by `measure_by`"},
     "runtime/flood_guard.py": {"time.monotonic": "how many lines a log may have; nothing else depends on it"},
 }

@@ -82,7 +82,6 @@ def test_there_are_no_quotas_before_all_nodes_know_of_them(tmp_path: Path) -> No
 
 
 def test_S2_entities_are_bounded_in_a_request_and_in_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "ENTITIES_MAX", 2)
     monkeypatch.setattr(handler, "PER_REQUEST_MAX", 3)
 
     async def test(node: Node) -> None:
@@ -90,10 +89,28 @@ def test_S2_entities_are_bounded_in_a_request_and_in_a_cluster(tmp_path: Path, m
         with pytest.raises(UsageError, match="too many"):
             await alter_client_quotas(node, made)
         await alter_client_quotas(node, made[:2])
-        with pytest.raises(FatalError, match="of at most 2") as refused:
+        with pytest.raises(FatalError, match=r"client\.quotas\.max is 2") as refused:
             await alter_client_quotas(node, made[2:3])
         assert refused.value.code is ErrorCode.POLICY_VIOLATION
         await alter_client_quotas(node, [QuotaAlteration(QuotaEntity("u0"), {RATE: 3.0})])
+
+    run_with_node(tmp_path, test, client_quotas_max=2)
+
+
+def test_an_address_has_its_quota_once_however_it_is_written(tmp_path: Path) -> None:
+    long, short = QuotaEntity(ip="0:0:0:0:0:0:0:1"), QuotaEntity(ip="::1")
+    mapped, plain = QuotaEntity(ip="::ffff:10.0.0.1"), QuotaEntity(ip="10.0.0.1")
+    key = "connection_creation_rate"
+
+    async def test(node: Node) -> None:
+        for entity, value in ((long, 3.0), (short, 4.0), (mapped, 5.0), (plain, None)):
+            (told,) = await alter_client_quotas(node, [QuotaAlteration(entity, {key: value})])
+            assert (told.entity, told.error) == (entity, None), "the answer names it as the request did"
+        assert node.metadata.image.client_quotas == {short: {key: 4.0}}
+        exact = QuotaFilter((QuotaMatch("ip", MatchType.EXACT, "0::1"),))
+        assert [each.entity for each in await describe_client_quotas(node, exact)] == [short]
+        twice = await alter_client_quotas(node, [QuotaAlteration(each, {key: 1.0}) for each in (long, short)])
+        assert all(each.error is not None for each in twice), "the same entity twice in one request"
 
     run_with_node(tmp_path, test)
 

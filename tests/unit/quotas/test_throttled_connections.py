@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from kafka_node import FakeNode, KafkaClient, batch, run_with_listener, until
 
+from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import ZERO_TOPIC_ID
@@ -194,6 +195,27 @@ def test_connections_beyond_an_addresss_quota_are_closed_unserved(tmp_path: Path
         await again.receive()
 
     run_with_listener(test, str(tmp_path))
+
+
+def test_S2_a_throttled_connection_keeps_no_place_from_one_that_is_served(tmp_path: Path) -> None:
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        node.metadata.client_quotas = {QuotaEntity(ip="127.0.0.1"): {"connection_creation_rate": 1.0}}
+        node.client_quotas.update()
+        served = [await KafkaClient.connect(listener.port) for _ in range(10)]
+        late = await KafkaClient.connect(listener.port)
+        await until(lambda: listener.statistics().throttled_connections == 1)
+        assert listener.acceptor.open == 11, "it holds a file, so it counts"
+        node.metadata.client_quotas = {}
+        node.client_quotas.update()
+        again = await KafkaClient.connect(listener.port)
+        again.send(ASKED, 3)
+        await again.receive()
+        assert await late.closed()
+        assert (listener.statistics().refused_connections, listener.acceptor.open) == (0, 11)
+        assert await (await KafkaClient.connect(listener.port)).closed(), "the places of those that are served are kept"
+        assert len(served) == 10
+
+    run_with_listener(test, str(tmp_path), limits=KafkaLimits(max_connections=11))
 
 
 def test_E1_what_came_from_a_client_that_is_gone_is_not_appended_once_it_may(tmp_path: Path) -> None:

@@ -448,7 +448,7 @@ def test_E5_a_one_off_commit_is_remembered_for_a_while_and_then_leaves_nothing(s
     left = {record.key: record.value for record in shard.log}
     assert set(left.values()) == {None}, "compaction leaves no record"
     assert shard.machine.next_deadline_ms() is None
-    assert not shard.machine._shared._attempts
+    assert not shard.machine.shared._attempts
 
 
 def test_T13_a_key_with_a_line_of_commits_never_becomes_a_one_off(shard: Shared) -> None:
@@ -497,7 +497,7 @@ def test_T12_the_memory_of_runs_that_are_over_is_bounded(shard: Shared) -> None:
     for number in range(100):
         shard.submit(run_request(f"run-{number}", f"a-{number}", 0))
     assert shard.refusal(shard.submit, run_request("run-80", "late", 0)).code is ErrorCode.PRODUCER_FENCED
-    state = shard.machine._shared._attempts[KEY]
+    state = shard.machine.shared._attempts[KEY]
     assert len(state.retired_runs) == RETIRED_RUNS_MAX
 
 

@@ -152,7 +152,6 @@ def test_one_password_takes_the_place_of_all_that_a_user_has(tmp_path: Path) -> 
 
 
 def test_S2_users_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "USERS_MAX", 3)
     monkeypatch.setattr(handler, "PER_REQUEST_MAX", 5)
 
     async def test(node: Node) -> None:
@@ -177,7 +176,7 @@ def test_S2_users_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ]
         assert refused == [[ErrorCode.UNACCEPTABLE_CREDENTIAL]] * 11
 
-    with_node(tmp_path, test)
+    with_node(tmp_path, test, users_max=3)
 
 
 def test_changes_are_in_the_audit_log_and_secrets_in_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,9 +19,10 @@ from typer.testing import CliRunner
 from user_files import set_user
 
 import semel
-from semel.broker.acls.decision import AclSet, host_of
+from semel.broker.acls.decision import AclSet
 from semel.cli.main import app
 from semel.protocol.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
+from semel.protocol.addresses import host_of
 from semel.protocol.api.diagnostics import Severity
 from semel.sdk.diagnosis.findings import Cluster
 from semel.sdk.diagnosis.rules import diagnose

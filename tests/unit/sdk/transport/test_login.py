@@ -238,7 +238,7 @@ def test_clients_take_a_token_by_kafkas_options(options: dict[str, str]) -> None
         ("sasl.mechanism=OAUTHBEARER", "needs sasl.oauthbearer.token.endpoint.url=file:///PATH"),
         (
             "sasl.mechanism=OAUTHBEARER&sasl.oauthbearer.token.endpoint.url=https://x/token",
-            "needs sasl.oauthbearer.token.endpoint.url=file:///PATH",
+            "needs sasl.oauthbearer.client.id",
         ),
         (
             "sasl.mechanism=OAUTHBEARER&sasl.oauthbearer.token.endpoint.url=file://[",
