@@ -67,12 +67,23 @@ class OwnSettings(PartConfig):
     kafka_advertised: str = setting(
         "", "HOST:PORT that clients connect to for the Kafka protocol. Empty: the address listened on."
     )
+    kafka_listeners: tuple[str, ...] = setting(
+        (),
+        "Several listeners for the Kafka protocol in place of kafka.listen, as NAME=ADDRESS or "
+        "NAME=ADDRESS?advertised=HOST:PORT with commas between them. Clients are told the addresses of the listeners "
+        "of all nodes that have the name of the one they came by. The node's main one is the first.",
+    )
     grpc_listen: str = setting(
         "127.0.0.1:9094",
         "HOST:PORT on which gRPC is served (the control plane). Port 0 takes a free one. tls://HOST:PORT encrypts it, "
         "with ssl.certificate.location.",
     )
     grpc_advertised: str = setting("", "HOST:PORT that clients connect to for gRPC. Empty: the address listened on.")
+    grpc_listeners: tuple[str, ...] = setting(
+        (),
+        "Several listeners for gRPC in place of grpc.listen, as those of kafka.listeners. Semel's clients exchange "
+        "records by the Kafka listener of the same name, and by the node's main one where there is none.",
+    )
     listeners_allow_anonymous: bool = setting(
         False,
         "Confirms that anonymous access is intended beyond the loopback: on a listener that asks neither for a "

@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 
 import grpc
 
+from semel.broker.config.listeners import client_listeners
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.tls import CLIENT_AUTH_REQUIRED
 from semel.protocol.schemes import speaks_tls
@@ -198,6 +199,6 @@ def _grpc_configuration(loaded: _Loaded) -> Any:
 
 def certificates_of(config: NodeConfig) -> Certificates | None:
     """Return the certificate of a node with a listener that needs one. Raises `ConfigError`."""
-    if any(map(speaks_tls, (config.kafka_listen, config.grpc_listen, config.peer_listen))):
+    if any(map(speaks_tls, (*(each.listen for each in client_listeners(config)), config.peer_listen))):
         return Certificates(config)
     return None

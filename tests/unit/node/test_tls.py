@@ -231,10 +231,10 @@ def test_S2_a_client_that_does_not_shake_hands_keeps_its_place_only_for_a_while(
     monkeypatch.setattr("semel.broker.listeners.encrypted.HANDSHAKE_TIMEOUT_S", 0.2)
     assert node.node.kafka_listener is not None
     acceptor = node.node.kafka_listener._acceptor
-    before = acceptor._open
+    before = acceptor.connections.open
     with socket.create_connection(node.node.kafka_address, PATIENCE_S) as silent:
         assert _all_of(silent) == b""
-    _until(lambda: acceptor._open == before)
+    _until(lambda: acceptor.connections.open == before)
     numbers_pass(at(node.bootstrap, authority.tls()))
 
 
@@ -246,7 +246,7 @@ def test_S2_a_stop_waits_for_no_handshake(tmp_path: Path, authority: Authority) 
             silent = socket.create_connection(node.kafka_address, PATIENCE_S)
             while not acceptor._handshaking:  # noqa: ASYNC110 (nobody tells of it)
                 await asyncio.sleep(0.01)
-        assert acceptor._open == 0
+        assert acceptor.connections.open == 0
         silent.close()
 
     async def bounded() -> None:  # the handshake itself may take ten seconds
