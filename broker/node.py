@@ -65,7 +65,7 @@ from semel.broker.metadata.runs import NodeDeposedError
 from semel.broker.metadata.store import METADATA_FILE, MetadataStore, NotControllerError, misplaced_file, sqlite_url
 from semel.broker.metadata_follower import MetadataFollower
 from semel.broker.metadata_history import MetadataHistory
-from semel.broker.metrics.setup import NodeMetrics
+from semel.broker.metrics.setup import NodeMetrics, metrics_callers
 from semel.broker.open_files import open_files_limit, warn_of_few_open_files
 from semel.broker.peers.encryption import PeerEncryption
 from semel.broker.peers.peers import Peers
@@ -422,11 +422,16 @@ class Node:
         is_new = not self._storage.exists(self.data_dir)
         if not is_new:
             self._take_folder()
-        self._metrics = await NodeMetrics.start(self)
+        self._metrics = await self._start_metrics()
         self._tracing = NodeTracing.start(self.config, os.environ)
         await self._check_addresses(listeners)
         if is_new:
             self._take_folder()
+
+    async def _start_metrics(self) -> NodeMetrics | None:
+        encryption = None if self._certificates is None else self._certificates.for_metrics
+        callers = metrics_callers(self.config, self._users, self._tokens, lambda: self._authorizer)
+        return await NodeMetrics.start(self, encryption=encryption, callers=callers)
 
     async def _check_addresses(self, listeners: Collection[Listener]) -> None:
         config = self.config

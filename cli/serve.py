@@ -32,6 +32,7 @@ from semel.cli.serve_exit import ServeExit
 from semel.cli.service_manager import tell_service_manager
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
+from semel.protocol.schemes import with_scheme_of
 from semel.runtime.flood_guard import PERIOD_S, FloodGuard
 from semel.runtime.setting import ConfigError
 
@@ -103,7 +104,8 @@ Metrics = Annotated[
     typer.Option(
         "--metrics",
         metavar="HOST:PORT",
-        help="Where to serve /metrics for Prometheus, /healthz and /readyz; port 0: any free. Default: nowhere.",
+        help="Where to serve /metrics for Prometheus, /healthz and /readyz; port 0: any free. tls:// before it "
+        "encrypts, and tls+sasl:// asks for passwords, too. Default: nowhere.",
     ),
 ]
 NodeId = Annotated[
@@ -392,7 +394,9 @@ async def run_node(start: Callable[[], Awaitable[Node]], guard: FloodGuard) -> i
     gc.enable()
     stop = _stop_on_signals()
     flushing = asyncio.get_running_loop().create_task(_flush_now_and_then(guard), name="tell what the log left out")
-    metrics = "" if node.metrics_address is None else f" metrics {node.metrics_address}"
+    metrics = ""
+    if node.metrics_address is not None:
+        metrics = f" metrics {with_scheme_of(node.config.metrics_listen, node.metrics_address)}"
     from semel.broker.client_listeners import shown_addresses
 
     kafka = shown_addresses(kafka_listeners(node.config), node.kafka_addresses)

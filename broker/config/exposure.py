@@ -12,6 +12,7 @@ from semel.protocol.schemes import TLS_PREFIX, TLS_SASL_PREFIX, without_scheme
 from semel.runtime.setting import ConfigError
 
 ALLOW_SETTING: Final = "listeners.allow.anonymous"
+METRICS_ALLOW_SETTING: Final = "metrics.allow.anonymous"
 INSECURE: Final = "--insecure"
 """The flag of `semel serve` that sets it."""
 
@@ -26,10 +27,19 @@ def exposed_listeners(config: NodeConfig) -> list[str]:
     ]
 
 
+def exposes_metrics(config: NodeConfig) -> bool:
+    """Return whether other machines read the metrics without being asked who they are."""
+    asks = config.ssl_client_auth == CLIENT_AUTH_REQUIRED
+    listen = config.metrics_listen
+    return bool(listen) and serves_anybody(listen, asks_for_certificates=asks)
+
+
 def check_exposure(config: NodeConfig) -> None:
     """Raise `ConfigError` where other machines are served without knowing who asks, and no operator says so (S6)."""
     exposed = exposed_listeners(config)
-    if exposed and not config.listeners_allow_anonymous:
+    if config.listeners_allow_anonymous:
+        return
+    if exposed:
         name, _, address = exposed[0].rpartition("=")
         raise ConfigError(
             f"other machines can reach {' and '.join(exposed)}, and everybody who can connect may read, write and "
@@ -37,4 +47,13 @@ def check_exposure(config: NodeConfig) -> None:
             f"{name}={TLS_SASL_PREFIX}{without_scheme(address)}; ask them for certificates, with "
             f"{name}={TLS_PREFIX}{without_scheme(address)} and ssl.client.auth=required; or keep strangers "
             f"out of the network, and say so with {ALLOW_SETTING}=true ({INSECURE} of `semel serve`)"
+        )
+    if exposes_metrics(config) and not config.metrics_allow_anonymous:
+        listen = config.metrics_listen
+        raise ConfigError(
+            f"other machines can reach metrics.listen={listen}, and everybody who can connect may read the metrics, "
+            "with the names of topics and groups. Four ways out: listen on 127.0.0.1; ask for passwords, with "
+            f"metrics.listen={TLS_SASL_PREFIX}{without_scheme(listen)}; ask for certificates, with "
+            f"metrics.listen={TLS_PREFIX}{without_scheme(listen)} and ssl.client.auth=required; or say that they may, "
+            f"with {METRICS_ALLOW_SETTING}=true"
         )

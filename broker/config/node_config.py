@@ -287,7 +287,15 @@ class MetricsSettings(PartConfig):
     metrics_listen: str = setting(
         "",
         "HOST:PORT on which Prometheus finds /metrics, and containers /healthz and /readyz. Empty: none. Port 0 takes "
-        "a free one. OTLP is asked for by OpenTelemetry's variables (OTEL_EXPORTER_OTLP_ENDPOINT): docs/metrics.md.",
+        "a free one. tls://HOST:PORT encrypts it, with ssl.certificate.location; tls+sasl://HOST:PORT asks for a "
+        "user's password (HTTP Basic) or token, too. OTLP is asked for by OpenTelemetry's variables "
+        "(OTEL_EXPORTER_OTLP_ENDPOINT): docs/metrics.md.",
+    )
+    metrics_allow_anonymous: bool = setting(
+        False,
+        "Confirms that everybody who can connect may read the metrics, where metrics.listen is beyond the loopback and "
+        "asks neither for a password nor for a certificate. With false, and without listeners.allow.anonymous, the "
+        "node does not start so.",
     )
     metrics_max_partitions: int = setting(
         1_000,

@@ -12,6 +12,7 @@ from semel.protocol.schemes import TLS_SASL_PREFIX, asks_for_password, speaks_tl
 from semel.protocol.scram import SCRAM_MECHANISMS
 from semel.runtime.setting import ConfigError, PartConfig, setting
 
+METRICS_LISTEN: Final = "metrics.listen"
 PLAIN: Final = "PLAIN"
 _PASSWORDS: Final = (PLAIN, *SCRAM_MECHANISMS)
 
@@ -74,13 +75,15 @@ def check_sasl(config: SaslAndTokens, listeners: Mapping[str, str]) -> None:
         )
     check_tokens(config, are_taken=takes_tokens(config, asking.values()))
     for name, listen in asking.items():
-        is_grpc = name.startswith("grpc.")
+        # Both send a password as it is.
+        is_grpc, is_metrics = name.startswith("grpc."), name == METRICS_LISTEN
         readable = [each for each in (PLAIN, OAUTHBEARER) if each in config.sasl_enabled_mechanisms]
-        sends = is_grpc or readable
+        sends = is_grpc or is_metrics or readable
         is_local = is_loopback(without_scheme(listen).rpartition(":")[0])
         if sends and not speaks_tls(listen) and not is_local and not config.sasl_plain_without_tls:
-            way = "gRPC's clients" if is_grpc else f"clients with sasl.mechanism={readable[0]}"
-            what = "passwords" if PLAIN in readable or is_grpc else "tokens"
+            way = f"clients with sasl.mechanism={readable[0]}" if readable else ""
+            way = "gRPC's clients" if is_grpc else "who reads the metrics" if is_metrics else way
+            what = "passwords" if PLAIN in readable or is_grpc or is_metrics else "tokens"
             raise ConfigError(
                 f"{name} = {listen}: {way} would send their {what} readable for everybody in the network. Write "
                 f"{TLS_SASL_PREFIX} before the address, or set sasl.plain.without.tls=true where the network is "

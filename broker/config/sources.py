@@ -171,8 +171,9 @@ def check_config(config: NodeConfig) -> None:
     if not config.log_cleanup_policy:
         raise ConfigError("log.cleanup.policy is empty: use delete, compact, or both")
     clients = {each.setting: each.listen for each in client_listeners(config)}
-    check_tls(config, {**clients, "peer.listen": config.peer_listen})
-    check_sasl(config, clients)
+    metrics = {"metrics.listen": config.metrics_listen}
+    check_tls(config, {**clients, **metrics, "peer.listen": config.peer_listen})
+    check_sasl(config, {**clients, **metrics})
     by_certificates = names_by_certificates(config, clients.values())
     check_permissions(config, asks_for_certificates=by_certificates)
 
@@ -293,8 +294,8 @@ _ADDRESSES: Final = (
 )
 _LISTS: Final = {"kafka.listen": KAFKA, "grpc.listen": GRPC}
 """The settings of one listener each, with the protocol of which there may be several."""
-_MAY_ENCRYPT: Final = ("kafka.listen", "grpc.listen", "peer.listen")
-_MAY_ASK_FOR_PASSWORDS: Final = ("kafka.listen", "grpc.listen")
+_MAY_ENCRYPT: Final = ("kafka.listen", "grpc.listen", "peer.listen", "metrics.listen")
+_MAY_ASK_FOR_PASSWORDS: Final = ("kafka.listen", "grpc.listen", "metrics.listen")
 _MAY_BE_EMPTY: Final = frozenset({*_ADDRESSES} - {"kafka.listen", "grpc.listen"})
 
 _CONFIG_VARIABLE: Final = "SEMEL_CONFIG"

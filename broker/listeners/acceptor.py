@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from semel.broker.listeners.addresses import bound, resolved
-from semel.broker.listeners.encrypted import EncryptedConnection
+from semel.runtime.encrypted import EncryptedConnection
 from semel.runtime.limited_log import LimitedLog
 
 _ACCEPTED_A_TURN: Final = 64

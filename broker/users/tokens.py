@@ -188,4 +188,5 @@ class Tokens:
 
 def tokens_of(config: NodeConfig) -> Tokens | None:
     """Return what checks the tokens of a node with a listener that takes them. Raises `ConfigError`."""
-    return Tokens(config) if takes_tokens(config, (each.listen for each in client_listeners(config))) else None
+    asking = (*(each.listen for each in client_listeners(config)), config.metrics_listen)
+    return Tokens(config) if takes_tokens(config, asking) else None

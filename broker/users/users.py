@@ -237,7 +237,8 @@ class Users:
 
 async def users_of(config: NodeConfig) -> Users | None:
     """Return the users of a node with a listener that asks for passwords; reads their file. Raises `ConfigError`."""
-    asks = any(asks_for_password(each.listen) for each in client_listeners(config))
+    listens = (*(each.listen for each in client_listeners(config)), config.metrics_listen)
+    asks = any(map(asks_for_password, listens))
     if not asks or not takes_passwords(config):
         return None
     thread = Threads(1, "semel-users")
@@ -249,8 +250,8 @@ def check_somebody(config: NodeConfig, users: Users) -> None:
     if users.has_some or OAUTHBEARER in config.sasl_enabled_mechanisms:
         return
     listeners = client_listeners(config)
-    asking = [each for each in listeners if asks_for_password(each.listen)]
-    name, listen = asking[0].setting, asking[0].listen
+    asking = [(each.setting, each.listen) for each in listeners if asks_for_password(each.listen)]
+    name, listen = (*asking, ("metrics.listen", config.metrics_listen))[0]
     if len(asking) == len(listeners):
         raise ConfigError(
             f"{name} = {listen} needs users, and the cluster's metadata has none: set sasl.users.location to a file "

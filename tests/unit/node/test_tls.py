@@ -228,7 +228,7 @@ def test_TLS_1_1_is_not_spoken(node: LiveNode, authority: Authority) -> None:
 def test_S2_a_client_that_does_not_shake_hands_keeps_its_place_only_for_a_while(
     node: LiveNode, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.broker.listeners.encrypted.HANDSHAKE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("semel.runtime.encrypted.HANDSHAKE_TIMEOUT_S", 0.2)
     assert node.node.kafka_listener is not None
     acceptor = node.node.kafka_listener._acceptor
     before = acceptor.connections.open
@@ -348,7 +348,7 @@ def test_S6_a_session_is_not_resumed_once_its_certificate_has_expired(
         first.sendall(_frame(ApiKey.API_VERSIONS, 0, 1, b""))
         assert _exactly(first, 4)
         session = first.session
-    monkeypatch.setattr("semel.broker.listeners.encrypted._has_expired", lambda _: True)
+    monkeypatch.setattr("semel.runtime.encrypted._has_expired", lambda _: True)
     with (
         socket.create_connection(address, PATIENCE_S) as plain,
         context.wrap_socket(plain, server_hostname="localhost", session=session) as again,
