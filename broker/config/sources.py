@@ -132,6 +132,8 @@ def _let_stronger_listeners_win(values: dict[str, Value], sources: dict[str, Sou
         several, single = f"{protocol}.listeners", f"{protocol}.listen"
         if not values.get(several):
             continue
+        if values.get(single) == "":  # as where an image has set it, and somebody takes that back
+            del values[single], sources[single]
         if single in values and sources[single].value > sources[several].value:
             del values[several], sources[several]
             continue
@@ -310,7 +312,7 @@ _Entry = tuple[str, str, object]
 def _parse(origin: str, name: str, text: object) -> Value:
     try:
         value = find_setting(name).parse(text)
-        if name in _ADDRESSES:
+        if name in _ADDRESSES and (value or name not in _LISTS):  # these may be empty beside several listeners
             _check_address(name, str(value))
         if isinstance(value, tuple) and name.removesuffix(".listeners") in PROTOCOLS:
             for listener in parse_items(name, value):

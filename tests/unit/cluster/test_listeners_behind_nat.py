@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import confluent_kafka
 import confluent_kafka.admin
@@ -20,6 +20,11 @@ from semel.runtime.ports import free_ports
 pytestmark = pytest.mark.timeout(300)
 IDS = (1, 2, 3)
 TOPIC = "orders"
+DEFAULTS: dict[str, Any] = {
+    "kafka_listen": "127.0.0.1:9092",
+    "grpc_listen": "127.0.0.1:9094",
+    "broker_session_timeout_ms": 60_000,  # nobody is taken for dead, however busy the machine is
+}
 PARTITIONS = 6
 
 Result = TypeVar("Result")
@@ -50,7 +55,7 @@ class Outside:
 async def behind_nat(folder: Path) -> AsyncIterator[tuple[Cluster, dict[int, Outside]]]:
     with ExitStack() as stack:
         outside = {node_id: Outside(stack) for node_id in IDS}
-        async with cluster(folder, 0, kafka_listen="127.0.0.1:9092", grpc_listen="127.0.0.1:9094") as made:
+        async with cluster(folder, 0, **DEFAULTS) as made:
             for node_id in IDS:
                 await made.start(node_id, **outside[node_id].settings())
             await made.until(lambda: all(len(node.metadata.image.brokers) == len(IDS) for node in made.nodes.values()))

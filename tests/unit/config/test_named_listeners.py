@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import semel
 from semel.broker.config.exposure import check_exposure, exposed_listeners
 from semel.broker.config.listeners import (
     LISTENERS_MAX,
@@ -20,6 +21,7 @@ from semel.broker.config.listeners import (
 )
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import check_config, check_ports_differ, load_config
+from semel.cli.serve import _listeners
 from semel.runtime.setting import ConfigError
 
 TWO = ("internal=127.0.0.1:9092", "external=127.0.0.1:9093?advertised=broker.example.com:19093")
@@ -112,6 +114,13 @@ def test_the_stronger_source_says_where_to_listen(tmp_path: Path) -> None:
     )
 
 
+def test_an_address_that_an_image_has_set_is_taken_back_by_an_empty_one() -> None:
+    environment = {"SEMEL_KAFKA_LISTENERS": ",".join(TWO), "SEMEL_KAFKA_LISTEN": ""}
+    assert len(kafka_listeners(load_config(environment=environment).config)) == 2
+    with pytest.raises(ConfigError, match=r"kafka\.listen =  is not HOST:PORT"):
+        load_config(environment={"SEMEL_KAFKA_LISTEN": ""})
+
+
 def test_two_listeners_of_one_protocol_have_ports_of_their_own() -> None:
     config = loaded(kafka_listeners="a=127.0.0.1:1,b=0.0.0.0:1", listeners_allow_anonymous="true")
     with pytest.raises(ConfigError, match=r"kafka\.listeners: a = 127\.0\.0\.1:1 and kafka\.listeners: b = .*--kafka"):
@@ -172,3 +181,29 @@ def test_any_text_is_read_or_refused_with_its_setting(items: list[str]) -> None:
         refusal = error.message
     assert found or "kafka.listeners" in refusal
     assert all(each.name == each.name.lower() and each.listen for each in found)
+
+
+@pytest.mark.parametrize(
+    ("given", "flags"),
+    [
+        ([], []),
+        (["127.0.0.1:1"], [("--kafka", "kafka.listen", "127.0.0.1:1")]),
+        (list(TWO), [("--kafka", "kafka.listeners", TWO)]),
+        (["a=h:1"], [("--kafka", "kafka.listeners", ("a=h:1",))]),
+    ],
+)
+def test_the_option_of_the_command_takes_one_address_or_several_with_names(
+    given: list[str], flags: list[tuple[str, str, object]]
+) -> None:
+    assert _listeners("kafka", given) == flags
+
+
+@pytest.mark.parametrize("given", [["h:1", "a=h:2"], ["a=h:2", "h:1"], ["h:1", "h:2"]])
+def test_of_several_listeners_each_needs_a_name(given: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"of several listeners each needs a name, write --grpc NAME=h:1"):
+        _listeners("grpc", given)
+
+
+def test_a_log_in_a_program_has_no_listeners_with_names(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a log in a program has one listener"):
+        semel.open(tmp_path / "log", settings={"kafka.listeners": TWO})

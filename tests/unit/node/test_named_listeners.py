@@ -26,8 +26,9 @@ from semel.protocol.v1 import metadata_pb2, metadata_pb2_grpc, topics_pb2, topic
 from semel.testing import Broker
 
 OUTSIDE = "outside.example.com"
-DEFAULTS = {"kafka_listen": "127.0.0.1:9092", "grpc_listen": "127.0.0.1:9094"}
-ONE: dict[str, Any] = {"kafka_listen": "127.0.0.1:0", "grpc_listen": "127.0.0.1:0"}
+DEFAULTS: dict[str, Any] = {"kafka_listen": "127.0.0.1:9092", "grpc_listen": "127.0.0.1:9094"}
+PATIENT: dict[str, Any] = {"broker_session_timeout_ms": 60_000}
+"""Nobody is taken for dead, however busy the machine is."""
 
 
 def two(number: int = 1) -> dict[str, Any]:
@@ -106,25 +107,22 @@ def test_a_leader_is_named_by_the_clients_listener_or_not_at_all(tmp_path: Path)
     """KIP-951: what a refused Produce or Fetch says of the leader."""
 
     async def main() -> None:
-        async with cluster(tmp_path, 0, **DEFAULTS) as made:
+        async with cluster(tmp_path, 0, **DEFAULTS, **PATIENT) as made:
             await made.start(1, **two(1))
             await made.start(2, **two(2))
             await made.until(lambda: all(len(node.metadata.image.brokers) == 2 for node in made.nodes.values()))
-            await made.create("t", 1, 2, min_insync_replicas="1")
-            leader = made.state(TopicPartition("t", 0)).leader
-            other, topic = made.nodes[3 - leader], made.any().metadata.topic("t")
+            await create_topic(made.nodes[1], "t")
+            await made.until(lambda: all(node.metadata.topic("t") for node in made.nodes.values()))
+            leader, topic = made.state(TopicPartition("t", 0)).leader, made.any().metadata.topic("t")
             assert topic is not None
             write = ProduceRequest([ProducePartition("t", 0, batch(b"a"))], None, 1, 30_000)
-            read = FetchRequest([FetchPartition("", topic.topic_id, 0, 0, 1000, 0)], 0)
+            read = FetchRequest([FetchPartition("", topic.topic_id, 0, 0, 1000)], 0)
             real = ("127.0.0.1", made.nodes[leader].kafka_addresses[0].port)
             for place, told in enumerate((real, (OUTSIDE, 1090 + leader))):
-                client = await KafkaClient.connect(other.kafka_addresses[place].port)
-                produced = await client.produce(write, 12)
-                assert produced.partitions[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-                assert places(produced.node_endpoints) == {told}
-                fetched = await client.fetch(read, 16)
-                assert fetched.partitions[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-                assert places(fetched.node_endpoints) == {told}
+                client = await KafkaClient.connect(made.nodes[3 - leader].kafka_addresses[place].port)
+                for answer in (await client.produce(write, 12), await client.fetch(read, 16)):
+                    assert answer.partitions[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+                    assert places(answer.node_endpoints) == {told}
             await close_clients()
 
     asyncio.run(main())
@@ -134,7 +132,7 @@ def test_a_node_without_a_listener_of_the_name_is_left_out(tmp_path: Path) -> No
     """As in Kafka: LISTENER_NOT_FOUND of its partitions from version 6 on, LEADER_NOT_AVAILABLE before."""
 
     async def main() -> None:
-        async with cluster(tmp_path, 0, **DEFAULTS) as made:
+        async with cluster(tmp_path, 0, **DEFAULTS, **PATIENT) as made:
             inside = {name: (items[0],) for name, items in two().items() if name.endswith("listeners")}
             await made.start(1, **two(1))
             await made.start(2, **inside)
