@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,15 @@ import pytest
 from cluster import cluster
 from kafka_calls import call
 from kafka_node import KafkaClient, close_clients, until
+from live_node import LiveNode
 from running_node import batch, create_topic, running_node
+from typer.testing import CliRunner
 
+import semel
 from semel.broker.node import Node
 from semel.broker.start_errors import NodeStartError
+from semel.cli.main import app
+from semel.protocol.api.cluster import Listener
 from semel.protocol.api.elsewhere import GO_TO_METADATA
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
@@ -209,3 +215,22 @@ def test_a_broker_for_tests_has_the_addresses_of_its_listeners_again() -> None:
         broker.stop()
         broker.start()
         assert (broker.bootstrap, broker.kafka) == addresses
+
+
+def test_operators_see_the_listeners_of_each_node(tmp_path: Path) -> None:
+    given = {name: value for name, value in two().items() if name.endswith("listeners")}
+    with LiveNode(tmp_path, **given) as live:
+        with semel.Admin(live.bootstrap) as admin:
+            (state,) = admin.nodes()
+        kafka, grpc_port = live.node.kafka_address.port, live.node.grpc_address.port
+        assert state.listeners == (
+            Listener("kafka", "internal", "127.0.0.1", kafka),
+            Listener("kafka", "external", OUTSIDE, 1091),
+            Listener("grpc", "internal", "127.0.0.1", grpc_port),
+            Listener("grpc", "external", OUTSIDE, 2091),
+        )
+        told = CliRunner().invoke(app, ["node", "list", "--json", "--bootstrap", live.bootstrap])
+        assert told.exit_code == 0, told.output
+        assert json.loads(told.stdout)[0]["listeners"][1] == {
+            "protocol": "kafka", "name": "external", "host": OUTSIDE, "port": 1091,
+        }  # fmt: skip
