@@ -30,6 +30,7 @@ class EncryptedConnection(sslproto.SSLProtocol):
     def __init__(self, made: Callable[[], asyncio.BaseProtocol], context: ssl.SSLContext) -> None:
         loop = asyncio.get_running_loop()
         self.encrypted: asyncio.Future[None] = loop.create_future()
+        self._is_hung_up = False
         self._asks = context.verify_mode is not ssl.CERT_NONE
         super().__init__(
             loop,
@@ -42,9 +43,15 @@ class EncryptedConnection(sslproto.SSLProtocol):
         )
         self._set_read_buffer_limits(_BUFFER_BYTES)  # type: ignore[attr-defined]
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._is_hung_up:
+            self.hang_up()
+
     def hang_up(self) -> None:
-        """Have the handshake fail, as if the peer had closed the connection."""
+        """Have the handshake fail, as if the peer had closed the connection. Also one that is just accepted."""
         me: Any = self
+        self._is_hung_up = True
         if me._transport is not None:
             with suppress(OSError):  # it is gone already
                 me._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)

@@ -146,7 +146,10 @@ def test_S7_where_acls_count_only_who_may_describe_the_cluster_reads_the_metrics
         assert node.get("/metrics", user=f"root:{PASSWORD}").status == 200
 
 
-def test_S2_handshakes_that_do_not_end_make_room(tmp_path: Path, authority: Authority) -> None:
+def test_S2_handshakes_that_do_not_end_make_room(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.runtime.encrypted.HANDSHAKE_TIMEOUT_S", 600.0)
     given = {**encrypted(authority.node()), **HERE, "metrics_listen": "tls://localhost:0", "metrics_max_connections": 2}
     with LiveNode(tmp_path, **given) as live:
         node = Asked(live, authority)
