@@ -37,9 +37,7 @@ def exposes_metrics(config: NodeConfig) -> bool:
 def check_exposure(config: NodeConfig) -> None:
     """Raise `ConfigError` where other machines are served without knowing who asks, and no operator says so (S6)."""
     exposed = exposed_listeners(config)
-    if config.listeners_allow_anonymous:
-        return
-    if exposed:
+    if exposed and not config.listeners_allow_anonymous:
         name, _, address = exposed[0].rpartition("=")
         raise ConfigError(
             f"other machines can reach {' and '.join(exposed)}, and everybody who can connect may read, write and "
@@ -48,7 +46,8 @@ def check_exposure(config: NodeConfig) -> None:
             f"{name}={TLS_PREFIX}{without_scheme(address)} and ssl.client.auth=required; or keep strangers "
             f"out of the network, and say so with {ALLOW_SETTING}=true ({INSECURE} of `semel serve`)"
         )
-    if exposes_metrics(config) and not config.metrics_allow_anonymous:
+    are_open = config.metrics_allow_anonymous or config.listeners_allow_anonymous
+    if exposes_metrics(config) and not are_open:
         listen = config.metrics_listen
         raise ConfigError(
             f"other machines can reach metrics.listen={listen}, and everybody who can connect may read the metrics, "
