@@ -9,22 +9,29 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import replace
 from enum import Enum
 from typing import Any, Final
 
 from semel.broker.acls.authorizer import Authorizer
 from semel.broker.audit.export import AuditExport
 from semel.broker.audit.log import Audit
+from semel.broker.client_listeners import ClientListeners, ListenerParts, check_addresses
 from semel.broker.cluster_changes import ClusterChanges
 from semel.broker.cluster_duties import ClusterDuties
 from semel.broker.config.exposure import ALLOW_SETTING, check_exposure, exposed_listeners
-from semel.broker.config.kafka_limits import KafkaLimits
+from semel.broker.config.listeners import ClientListener, grpc_listeners, kafka_listeners
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.config.sources import Address, LoadedConfig, check_ports_differ, parse_address, with_dynamic
+from semel.broker.config.sources import (
+    Address,
+    LoadedConfig,
+    check_ports_differ,
+    listen_address,
+    parse_address,
+    with_dynamic,
+)
 from semel.broker.coordinators import Coordinators
 from semel.broker.former_runs import RUNS_FILE, FormerRuns
 from semel.broker.handlers.delegation_tokens import remove_expired
@@ -33,9 +40,7 @@ from semel.broker.handlers.fetch.replica import ReplicaFetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
 from semel.broker.handlers.topics.rules import topic_log_config
 from semel.broker.listeners.addresses import check_address
-from semel.broker.listeners.grpc.edge import CallTimes
-from semel.broker.listeners.grpc.server import GrpcListener, not_bound
-from semel.broker.listeners.grpc.services import SemelServices
+from semel.broker.listeners.grpc.server import GrpcListener
 from semel.broker.listeners.in_process import InProcessListener
 from semel.broker.listeners.interception import Interceptor
 from semel.broker.listeners.kafka.listener import KafkaListener
@@ -54,6 +59,7 @@ from semel.broker.metadata.changes import (
     BrokerRegistered,
     Change,
     ClusterCreated,
+    Endpoint,
     MetadataCorruptError,
 )
 from semel.broker.metadata.image import ALL_NODES_ID, MetadataImage, TopicImage
@@ -62,15 +68,14 @@ from semel.broker.metadata.runs import NodeDeposedError
 from semel.broker.metadata.store import METADATA_FILE, MetadataStore, NotControllerError, misplaced_file, sqlite_url
 from semel.broker.metadata_follower import MetadataFollower
 from semel.broker.metadata_history import MetadataHistory
-from semel.broker.metrics.setup import NodeMetrics
-from semel.broker.open_files import open_files_limit, share_open_files, warn_of_few_open_files
+from semel.broker.metrics.setup import NodeMetrics, metrics_callers
+from semel.broker.open_files import open_files_limit, warn_of_few_open_files
 from semel.broker.peers.encryption import PeerEncryption
 from semel.broker.peers.peers import Peers
 from semel.broker.peers.secret import ClusterSecret, secret_of
 from semel.broker.quotas.client_quotas import ClientQuotas
 from semel.broker.registration import (
     Return,
-    advertised,
     check_is_member,
     check_neighbors,
     version_raised,
@@ -83,10 +88,10 @@ from semel.broker.start_errors import (
     StartFailure,
     as_start_error,
     causes_of,
-    kafka_not_bound,
     peers_not_bound,
 )
 from semel.broker.telemetry.tracing import NodeTracing
+from semel.broker.told_addresses import check_may_name_listeners, named_endpoints, told_endpoints, told_peers
 from semel.broker.users.tokens import Tokens, tokens_of
 from semel.broker.users.users import Users, follow_cluster, users_of
 from semel.group_coordinator.coordinator import GroupCoordinator
@@ -94,7 +99,7 @@ from semel.protocol.compiled import warn_if_interpreted
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id, new_topic_id
 from semel.protocol.randomness import new_token
-from semel.protocol.schemes import asks_for_password, speaks_tls, with_scheme_of, without_scheme
+from semel.protocol.schemes import speaks_tls, without_scheme
 from semel.protocol.time_units import DAY_MS
 from semel.protocol.wording import counted
 from semel.runtime.clock import Clock, SystemClock
@@ -109,7 +114,6 @@ _log = logging.getLogger("semel.node")
 LOADING_PATIENCE_S: Final = 30.0
 """So long the listeners wait for coordinators to read their logs; after it, clients retry."""
 
-_NOWHERE: Final = "127.0.0.1"
 _NAMED_MAX: Final = 10
 _PID_BYTES_MAX: Final = 64
 _PROGRESS_EVERY_S: Final = 2.0
@@ -180,8 +184,7 @@ class Node:
         self._last_log_config: tuple[TopicImage | None, NodeConfig, LogConfig] | None = None
         self._produce: ProduceHandler | None = None
         self._fetch: FetchHandler | None = None
-        self._grpc: GrpcListener | None = None
-        self._kafka: KafkaListener | None = None
+        self._clients: ClientListeners | None = None
         self._certificates: Certificates | None = None
         self._users: Users | None = None
         self._tokens: Tokens | None = None
@@ -193,8 +196,6 @@ class Node:
         self._cluster_changes: ClusterChanges | None = None
         self._peer_listener: PeerListener | None = None
         self._listeners: frozenset[Listener] = frozenset()
-        self.in_process: InProcessListener | None = None
-        """What clients in this process call, where they are served."""
         self._duties: list[asyncio.Task[None]] = []
         self._metrics: NodeMetrics | None = None
         self._tracing: NodeTracing | None = None
@@ -339,9 +340,24 @@ class Node:
         return self._peer_listener
 
     @property
+    def client_listeners(self) -> ClientListeners | None:
+        """The listeners for clients, to look at; None where there are none."""
+        return self._clients
+
+    @property
     def kafka_listener(self) -> KafkaListener | None:
-        """The listener, to look at."""
-        return self._kafka
+        """The main listener for the Kafka protocol, to look at."""
+        return self._clients.kafka[0] if self._clients is not None and self._clients.kafka else None
+
+    @property
+    def grpc_listener(self) -> GrpcListener | None:
+        """The main listener for gRPC, to look at."""
+        return self._clients.grpc[0] if self._clients is not None and self._clients.grpc else None
+
+    @property
+    def in_process(self) -> InProcessListener | None:
+        """What clients in this process call, where they are served."""
+        return None if self._clients is None else self._clients.in_process
 
     @property
     def coordinator_load_seconds(self) -> Mapping[str, float]:
@@ -371,14 +387,27 @@ class Node:
 
     @property
     def kafka_address(self) -> Address:
-        """Where the Kafka protocol is served, with the real port; as configured where there are no listeners."""
-        configured = parse_address("kafka.listen", self.config.kafka_listen)
-        return configured if self._kafka is None else Address(configured.host, self._kafka.port)
+        """Where the main Kafka listener is, with the real port; as configured where there are no listeners."""
+        return self.kafka_addresses[0]
 
     @property
     def grpc_address(self) -> Address:
-        """Where gRPC is served, with the real port; as configured where there are no listeners."""
-        return parse_address("grpc.listen", self.config.grpc_listen) if self._grpc is None else self._grpc.address
+        """Where the main gRPC listener is, with the real port; as configured where there are no listeners."""
+        return self.grpc_addresses[0]
+
+    @property
+    def kafka_addresses(self) -> Sequence[Address]:
+        """Where each Kafka listener is, in the order of `kafka_listeners(config)`."""
+        if self._clients is None:
+            return [listen_address(each) for each in kafka_listeners(self.config)]
+        return self._clients.kafka_addresses()
+
+    @property
+    def grpc_addresses(self) -> Sequence[Address]:
+        """Where each gRPC listener is, in the order of `grpc_listeners(config)`."""
+        if self._clients is None:
+            return [listen_address(each) for each in grpc_listeners(self.config)]
+        return self._clients.grpc_addresses()
 
     # --- Starting -----------------------------------------------------------------------------------------------------
 
@@ -398,26 +427,21 @@ class Node:
         is_new = not self._storage.exists(self.data_dir)
         if not is_new:
             self._take_folder()
-        self._metrics = await NodeMetrics.start(self)
+        self._metrics = await self._start_metrics()
         self._tracing = NodeTracing.start(self.config, os.environ)
         self._audit_export = AuditExport.start(self.config, os.environ)
         await self._check_addresses(listeners)
         if is_new:
             self._take_folder()
 
+    async def _start_metrics(self) -> NodeMetrics | None:
+        encryption = None if self._certificates is None else self._certificates.for_metrics
+        callers = metrics_callers(self.config, self._users, self._tokens, lambda: self._authorizer)
+        return await NodeMetrics.start(self, encryption=encryption, callers=callers)
+
     async def _check_addresses(self, listeners: Collection[Listener]) -> None:
         config = self.config
-        if Listener.KAFKA in listeners:
-            try:
-                await check_address(*parse_address("kafka.listen", config.kafka_listen))
-            except OSError as error:
-                raise kafka_not_bound(config, error) from error
-        if Listener.GRPC in listeners:
-            grpc_address = parse_address("grpc.listen", config.grpc_listen)
-            try:
-                await check_address(*grpc_address, needs_all=False)
-            except OSError as error:
-                raise not_bound(grpc_address) from error
+        await check_addresses(config, kafka=Listener.KAFKA in listeners, grpc=Listener.GRPC in listeners)
         if Listener.PEERS in listeners and config.peer_listen:
             try:
                 await check_address(*parse_address("peer.listen", config.peer_listen))
@@ -501,12 +525,13 @@ class Node:
         if listeners & {Listener.KAFKA, Listener.GRPC}:
             warn_of_few_open_files(self.config, open_files_limit())
             self._tell_of_exposure()
+        clients = self._clients = ClientListeners(self, self._listener_parts())
         if listeners & {Listener.KAFKA, Listener.IN_PROCESS}:
-            await self._start_kafka(listens=Listener.KAFKA in listeners)
+            await clients.start_kafka(listens=Listener.KAFKA in listeners)
         if Listener.GRPC in listeners:
-            self._bind_grpc(parse_address("grpc.listen", self.config.grpc_listen))
+            clients.bind_grpc()
         if Listener.IN_PROCESS in listeners:
-            self._start_in_process()
+            clients.start_in_process()
         if self.config.peer_listen:
             await self._start_peer_listener(listens=Listener.PEERS in listeners)
         # Before anybody can ask for the metadata, it has the addresses of this start.
@@ -517,8 +542,7 @@ class Node:
         except SemelError as error:
             raise as_start_error(error, StartFailure.METADATA) from error
         await self.caught_up()
-        if self._grpc is not None:
-            await self._grpc.start()
+        await clients.start_grpc()
         self._begin_duty("keep up with the metadata", self.metadata.run())
         if self._replicas is not None and self._cluster is not None:
             self._begin_duty("look after the replicas", self._replicas.run())
@@ -534,53 +558,16 @@ class Node:
         if exposed:
             _log.info("everybody who can connect to %s is served, as %s=true says", ", ".join(exposed), ALLOW_SETTING)
 
-    def _call_times(self) -> CallTimes | None:
-        return None if self._metrics is None else CallTimes(self.clock, self._metrics.recorders.call)
-
-    def _bind_grpc(self, address: Address) -> None:
-        certificates = self._certificates if speaks_tls(self.config.grpc_listen) else None
-        self._grpc = GrpcListener(
-            self,
-            address,
+    def _listener_parts(self) -> ListenerParts:
+        return ListenerParts(
             self.produce,
             self.fetch,
-            self._interceptor,
-            self._call_times(),
-            certificates,
-            self._users if asks_for_password(self.config.grpc_listen) else None,
-            self._tokens if asks_for_password(self.config.grpc_listen) else None,
-        )
-        self._grpc.bind()
-
-    def _start_in_process(self) -> None:
-        assert self._kafka is not None
-        services = SemelServices(self, self.produce, self.fetch, self._call_times())
-        self.in_process = InProcessListener(services, self._kafka)
-        self.in_process.start()
-
-    def _kafka_limits(self) -> KafkaLimits:
-        """What was configured, as far as the limit of open files goes."""
-        connections_max = share_open_files(self.config, open_files_limit()).kafka
-        return replace(self.config, max_connections=connections_max)
-
-    async def _start_kafka(self, *, listens: bool) -> None:
-        config = self.config
-        self._kafka = KafkaListener(
-            self,
-            *parse_address("kafka.listen", config.kafka_listen),
-            self._kafka_limits(),
-            produce=self.produce,
-            fetch=self.fetch,
+            recorders=None if self._metrics is None else self._metrics.recorders,
+            certificates=self._certificates,
+            users=self._users,
+            tokens=self._tokens,
             interceptor=self._interceptor,
-            request_times=None if self._metrics is None else self._metrics.recorders.requests,
-            certificates=self._certificates if speaks_tls(config.kafka_listen) else None,
-            users=self._users if asks_for_password(config.kafka_listen) else None,
-            tokens=self._tokens if asks_for_password(config.kafka_listen) else None,
         )
-        try:
-            await self._kafka.start(listens=listens)
-        except OSError as error:
-            raise kafka_not_bound(config, error) from error
 
     async def _start_peer_listener(self, *, listens: bool) -> None:
         config = self.config
@@ -796,17 +783,17 @@ class Node:
 
     async def _register(self) -> None:
         config = self.config
-        kafka = self._told(Listener.KAFKA, "kafka.advertised", config.kafka_advertised, self.kafka_address)
-        grpc = self._told(Listener.GRPC, "grpc.advertised", config.grpc_advertised, self.grpc_address)
+        kafka = self._told(Listener.KAFKA, kafka_listeners(config), self.kafka_addresses)
+        grpc = self._told(Listener.GRPC, grpc_listeners(config), self.grpc_addresses)
         peer = self._told_peers()
         registered = BrokerRegistered(
             node_id=config.node_id,
             incarnation=self._incarnation,
             directory_id=self.logs.folder.directory_id,
-            kafka_host=kafka.host,
-            kafka_port=kafka.port,
-            grpc_host=grpc.host,
-            grpc_port=grpc.port,
+            kafka_host=kafka[0].host,
+            kafka_port=kafka[0].port,
+            grpc_host=grpc[0].host,
+            grpc_port=grpc[0].port,
             rack=config.broker_rack,
             peer_host=peer.host,
             peer_port=peer.port,
@@ -814,6 +801,8 @@ class Node:
             durability=config.durability,
             secret_mark="" if self._secret is None else self._secret.mark(self.metadata.image.cluster_id),
             metadata_version=METADATA_VERSION,
+            kafka_listeners=named_endpoints(kafka),
+            grpc_listeners=named_endpoints(grpc),
         )
 
         assert self._coordinators is not None
@@ -824,6 +813,7 @@ class Node:
         def further(image: MetadataImage) -> list[Change]:
             if not self._may_join:
                 check_is_member(image, config.node_id)
+            check_may_name_listeners(image, registered)
             changes = [*version_raised(image, registered), *self._history.changes_of_registration(image)]
             changes += producer_ids.first_block(image, changes)
             if not self.is_clustered:
@@ -848,23 +838,17 @@ class Node:
                 _log.warning("the next start tells again what this one found: %s", error)
         await self._history.follow(self.metadata, is_in_folder=self._metadata_is_in_folder)
 
-    def _told(self, listener: Listener, name: str, text: str, listening: Address) -> Address:
-        """Return the address that clients are told. Port 0 where there is none: that of a former start is over.
-
-        One that was given (`text`) is returned in any case: clients in the process may know nodes by such names.
-        """
-        if not text and self._listeners and listener not in self._listeners:
-            return Address(_NOWHERE, 0)
-        return advertised(name, text, listening)
+    def _told(
+        self, protocol: Listener, listeners: Sequence[ClientListener], listening: Sequence[Address]
+    ) -> tuple[Endpoint, ...]:
+        are_served = not self._listeners or protocol in self._listeners
+        return told_endpoints(listeners, listening, are_served=are_served)
 
     def _told_peers(self) -> Address:
         """Return the address that the other nodes are told; port 0 where they are not served."""
         if self._peer_listener is None:
             return Address("", 0)
-        listen = self.config.peer_listen
-        listening = Address(parse_address("peer.listen", listen).host, self._peer_listener.port)
-        told = advertised("peer.advertised", self.config.peer_advertised, listening)
-        return Address(with_scheme_of(listen, told.host), told.port)
+        return told_peers(self.config.peer_listen, self.config.peer_advertised, self._peer_listener.port)
 
     def _configure(self, image: MetadataImage) -> None:
         """Take over the dynamic settings. One that this version refuses is left out, so that the node can start."""
@@ -878,21 +862,19 @@ class Node:
         config = self.config
         if self._logs is not None:
             self._logs.reconfigure(config)
-        if self._kafka is not None:
-            self._kafka.reconfigure(self._kafka_limits())
+        if self._clients is not None:
+            self._clients.reconfigure()
 
     # --- What happens to nodes in tests -------------------------------------------------------------------------------
 
     async def cut_off(self) -> None:
         """Refuse connections and end those there are, as if the network were gone, until `let_in`."""
-        if self._kafka is not None:
-            await self._kafka.cut_off()
+        if self._clients is not None:
+            await self._clients.cut_off()
         if self._peer_listener is not None:
             await self._peer_listener.cut_off()
         if self._peers is not None:
             self._peers.cut_off()
-        if self._grpc is not None:
-            await self._grpc.stop(0)
 
     async def let_in(self) -> None:
         """Accept connections again, where it was done before."""
@@ -900,11 +882,8 @@ class Node:
             self._peers.let_out()
         if self._peer_listener is not None:
             await self._peer_listener.listen()
-        if self._kafka is not None:
-            await self._kafka.listen()
-        if self._grpc is not None:
-            self._bind_grpc(self._grpc.address)
-            await self._grpc.start()
+        if self._clients is not None:
+            await self._clients.let_in()
 
     async def abandon(self) -> None:
         """End as a killed process does: nothing is flushed, and nobody learns of it.
@@ -966,8 +945,8 @@ class Node:
         """Partitions that could not be made or opened come back once the disk does, coordinators' among them."""
         assert self._coordinators is not None
         while True:
-            if self._grpc is not None:
-                await self._grpc.tell_health_of_partitions(all_online=not len(self.logs.offline))
+            if self._clients is not None:
+                await self._clients.tell_health_of_partitions(all_online=not len(self.logs.offline))
             await asyncio.sleep(_BRING_BACK_EVERY_S)
             back = await self.logs.bring_back()
             for partition in back:
@@ -1037,14 +1016,12 @@ class Node:
             _log.warning("this node stops without handing over what it leads: %s", error.message)
 
     async def _stop_listeners(self, grace_s: float) -> list[BaseException]:
-        stops = [
-            asyncio.ensure_future(listener.stop(grace_s))
-            for listener in (self.in_process, self._kafka, self._grpc, self._peer_listener)
-            if listener is not None
-        ]
+        stops = [] if self._clients is None else self._clients.stops(grace_s)
+        if self._peer_listener is not None:
+            stops.append(asyncio.ensure_future(self._peer_listener.stop(grace_s)))
         if stops:
             await asyncio.wait(stops, timeout=min(grace_s, _QUICK_CALLS_S))
-        self._kafka = self._grpc = self.in_process = self._peer_listener = None
+        self._clients = self._peer_listener = None
         if self._produce is not None:
             await self._produce.close()
         if self._coordinators is not None:

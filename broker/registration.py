@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Collection, Set
 
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.config.sources import Address, parse_address
 from semel.broker.controller.elections import node_registered
 from semel.broker.controller.membership import partitions_of, stopping_nodes
 from semel.broker.controller.readable_again import incomplete_until_read
@@ -26,15 +24,6 @@ _log = logging.getLogger(__name__)
 _NAMED_MAX = 10
 _FORMER_SESSIONS = 2
 """So many sessions a start waits for another process with its number to end."""
-
-
-def advertised(name: str, text: str, listening: Address) -> Address:
-    """Return the address that others are to connect to: that of the setting `name`, whose value is `text`, if any."""
-    if text:
-        return parse_address(name, text)
-    if listening.host in ("0.0.0.0", "::"):  # noqa: S104 (compared with, not listened on)
-        return Address(socket.gethostname(), listening.port)
-    return listening
 
 
 class Return:
@@ -143,7 +132,7 @@ def _keys(image: MetadataImage, partitions: Collection[TopicPartition]) -> set[t
     return {(topic.topic_id, tp.partition) for tp in partitions if (topic := image.topic(tp.topic)) is not None}
 
 
-def version_raised(image: MetadataImage, registered: BrokerRegistered) -> list[Change]:
+def version_raised(image: MetadataImage, registered: BrokerRegistered) -> list[MetadataVersionRaised]:
     """Return the change to the newest version of the metadata that all nodes read, where that is newer.
 
     Besides this, only the removal of a node can change it. One that is away for good counts until then, or until one

@@ -10,6 +10,7 @@ from semel.broker.log.disk_errors import remedy
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 
 if TYPE_CHECKING:
+    from semel.broker.config.listeners import ClientListener
     from semel.broker.config.node_config import NodeConfig
 
 
@@ -34,9 +35,10 @@ class NodeStartError(FatalError):
         self.failure = failure
 
 
-def kafka_not_bound(config: NodeConfig, error: OSError) -> NodeStartError:
+def kafka_not_bound(listener: ClientListener, error: OSError) -> NodeStartError:
+    name = f"Kafka listener {listener.name}" if listener.is_named else "Kafka listener"
     return NodeStartError(
-        f"the Kafka listener can't have {config.kafka_listen}: {error.strerror or error}. "
+        f"the {name} can't have {listener.listen}: {error.strerror or error}. "
         "Choose another address (--kafka of `semel serve`, kafka= of semel.open()).",
         StartFailure.ADDRESS,
     )

@@ -20,8 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from semel.broker.config.listeners import listeners_of
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.config.sources import Address, LoadedConfig, Source, parse_address
+from semel.broker.config.sources import (
+    Address,
+    LoadedConfig,
+    Source,
+    advertised_address,
+    listen_address,
+    parse_address,
+)
 from semel.broker.metadata.store import sqlite_url
 from semel.cli.serve_exit import ServeExit
 from semel.protocol.schemes import with_scheme_of
@@ -79,8 +87,8 @@ def plan_nodes(loaded: LoadedConfig, count: int) -> list[LocalNode]:
                 **shared,
                 "node.id": str(config.node_id + number),
                 "data.dir": f"{folder}/node-{config.node_id + number}",
-                "kafka.listen": _counted_up("kafka.listen", config.kafka_listen, number),
-                "grpc.listen": _counted_up("grpc.listen", config.grpc_listen, number),
+                **_listeners("kafka", config, number),
+                **_listeners("grpc", config, number),
                 "peer.listen": _counted_up("peer.listen", config.peer_listen or "127.0.0.1:0", number),
                 **_where_given(config, number),
                 **({"broker.rack": racks[number]} if racks[number] else {}),
@@ -103,10 +111,22 @@ def _racks(text: str, count: int) -> list[str]:
     return racks
 
 
+def _listeners(protocol: str, config: NodeConfig, number: int) -> dict[str, str]:
+    """Return the settings of a node's listeners for clients of one protocol."""
+    several = f"{protocol}.listeners"
+    counted: list[str] = []
+    for each in listeners_of(config, protocol):
+        listen = _counted(listen_address(each), number)
+        advertised = str(_counted(advertised_address(each), number)) if each.advertised else ""
+        if not each.is_named:
+            alone = {f"{protocol}.listen": with_scheme_of(each.listen, listen)}
+            return {**alone, f"{protocol}.advertised": advertised} if advertised else alone
+        counted.append(each.item(listen, advertised))
+    return {several: ",".join(counted)}
+
+
 def _where_given(config: NodeConfig, number: int) -> dict[str, str]:
     given = {
-        "kafka.advertised": config.kafka_advertised,
-        "grpc.advertised": config.grpc_advertised,
         "peer.advertised": config.peer_advertised,
         "metrics.listen": config.metrics_listen,
     }
@@ -114,8 +134,11 @@ def _where_given(config: NodeConfig, number: int) -> dict[str, str]:
 
 
 def _counted_up(name: str, text: str, number: int) -> str:
-    host, port = parse_address(name, text)
-    return with_scheme_of(text, Address(host, port + PORT_STEP * number if port else 0))
+    return with_scheme_of(text, _counted(parse_address(name, text), number))
+
+
+def _counted(address: Address, number: int) -> Address:
+    return Address(address.host, address.port + PORT_STEP * number if address.port else 0)
 
 
 def make_shared_files(nodes: Sequence[LocalNode]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -68,6 +68,7 @@ def list_nodes(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False
                     "stopping": node.is_stopping,
                     "full": node.is_full,
                     "cordoned": node.is_cordoned,
+                    "listeners": [asdict(each) for each in node.listeners],
                     "replicas": len(here.sizes) if here is not None else None,
                     "bytes": sum(here.sizes.values()) if here is not None else None,
                     "free_bytes": here.free_bytes if here is not None and here.free_bytes >= 0 else None,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 import typer
 
 from semel.broker.config.exposure import ALLOW_SETTING, INSECURE, check_exposure
+from semel.broker.config.listeners import grpc_listeners, is_item, kafka_listeners
 from semel.broker.config.node_config import SETTINGS, value_of
 from semel.broker.config.sources import LoadedConfig, load_config
 from semel.broker.metadata.chain import MetadataWentBackError
@@ -73,25 +74,27 @@ DataDir = Annotated[
     typer.Option("--data-dir", metavar="DIR", help=_or_default("The directory to keep data in.", "data.dir")),
 ]
 Kafka = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--kafka",
-        metavar="HOST:PORT",
+        metavar="[NAME=]HOST:PORT",
         help=_or_default(
             "Where to serve the Kafka protocol; port 0: any free. tls:// before it encrypts, and tls+sasl:// asks for "
-            "passwords, too.",
+            "passwords, too. Can be given several times, each with a name, and with ?advertised=HOST:PORT behind it "
+            "where its clients connect to another address.",
             "kafka.listen",
         ),
     ),
 ]
 Grpc = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--grpc",
-        metavar="HOST:PORT",
+        metavar="[NAME=]HOST:PORT",
         help=_or_default(
             "Where to serve gRPC; port 0: any free. tls:// before it encrypts, and tls+sasl:// asks for passwords, "
-            "too.",
+            "too. Can be given several times, each with a name, and with ?advertised=HOST:PORT behind it where its "
+            "clients connect to another address.",
             "grpc.listen",
         ),
     ),
@@ -101,7 +104,8 @@ Metrics = Annotated[
     typer.Option(
         "--metrics",
         metavar="HOST:PORT",
-        help="Where to serve /metrics for Prometheus, /healthz and /readyz; port 0: any free. Default: nowhere.",
+        help="Where to serve /metrics for Prometheus, /healthz and /readyz; port 0: any free. tls:// before it "
+        "encrypts, and tls+sasl:// asks for passwords, too. Default: nowhere.",
     ),
 ]
 NodeId = Annotated[
@@ -227,8 +231,6 @@ def serve(
     """
     named = {
         "--data-dir": ("data.dir", data_dir),
-        "--kafka": ("kafka.listen", kafka),
-        "--grpc": ("grpc.listen", grpc),
         "--metrics": ("metrics.listen", metrics),
         "--node-id": ("node.id", node_id),
         "--peer": ("peer.listen", peer),
@@ -239,6 +241,7 @@ def serve(
     try:
         flags: list[tuple[str, str, object]] = [_assignment(text) for text in assignments or ()]
         flags += [(flag, name, value) for flag, (name, value) in named.items() if value is not None]
+        flags += [*_listeners("kafka", kafka or ()), *_listeners("grpc", grpc or ())]
         loaded = load_config(file=config, flags=flags)
         lost = [parse_partition(text) for text in accept_loss_of or ()]
     except (ConfigError, UsageError) as error:
@@ -310,6 +313,20 @@ def _assignment(text: str) -> tuple[str, str, object]:
     return f"--set {name}", name.strip(), value
 
 
+def _listeners(protocol: str, given: Sequence[str]) -> list[tuple[str, str, object]]:
+    """Return the setting that the options of a protocol's listeners are for."""
+    flag = f"--{protocol}"
+    if len(given) == 1 and not is_item(given[0]):
+        return [(flag, f"{protocol}.listen", given[0])]
+    nameless = next((text for text in given if not is_item(text)), None)
+    if nameless is not None:
+        raise ConfigError(
+            f"{flag} {nameless}: of several listeners each needs a name, write {flag} NAME={nameless}. The name "
+            "default is that of a listener that is alone"
+        )
+    return [(flag, f"{protocol}.listeners", tuple(given))] if given else []
+
+
 def _print_settings(loaded: LoadedConfig) -> None:
     for setting in SETTINGS.values():
         value = "(hidden)" if setting.sensitive else setting.format(value_of(loaded.config, setting.name))
@@ -377,9 +394,13 @@ async def run_node(start: Callable[[], Awaitable[Node]], guard: FloodGuard) -> i
     gc.enable()
     stop = _stop_on_signals()
     flushing = asyncio.get_running_loop().create_task(_flush_now_and_then(guard), name="tell what the log left out")
-    metrics = "" if node.metrics_address is None else f" metrics {node.metrics_address}"
-    kafka = with_scheme_of(node.config.kafka_listen, node.kafka_address)
-    grpc = with_scheme_of(node.config.grpc_listen, node.grpc_address)
+    metrics = ""
+    if node.metrics_address is not None:
+        metrics = f" metrics {with_scheme_of(node.config.metrics_listen, node.metrics_address)}"
+    from semel.broker.client_listeners import shown_addresses
+
+    kafka = shown_addresses(kafka_listeners(node.config), node.kafka_addresses)
+    grpc = shown_addresses(grpc_listeners(node.config), node.grpc_addresses)
     print(f"ready: kafka {kafka} grpc {grpc}{metrics} data {node.data_dir}", flush=True)
     tell_service_manager("READY=1", f"STATUS=serving Kafka at {kafka}, gRPC at {grpc}")
     await asyncio.wait((node.failed, stop), return_when=asyncio.FIRST_COMPLETED)

@@ -68,12 +68,23 @@ class OwnSettings(PartConfig):
     kafka_advertised: str = setting(
         "", "HOST:PORT that clients connect to for the Kafka protocol. Empty: the address listened on."
     )
+    kafka_listeners: tuple[str, ...] = setting(
+        (),
+        "Several listeners for the Kafka protocol in place of kafka.listen, as NAME=ADDRESS or "
+        "NAME=ADDRESS?advertised=HOST:PORT with commas between them. Clients are told the addresses of the listeners "
+        "of all nodes that have the name of the one they came by. The node's main one is the first.",
+    )
     grpc_listen: str = setting(
         "127.0.0.1:9094",
         "HOST:PORT on which gRPC is served (the control plane). Port 0 takes a free one. tls://HOST:PORT encrypts it, "
         "with ssl.certificate.location.",
     )
     grpc_advertised: str = setting("", "HOST:PORT that clients connect to for gRPC. Empty: the address listened on.")
+    grpc_listeners: tuple[str, ...] = setting(
+        (),
+        "Several listeners for gRPC in place of grpc.listen, as those of kafka.listeners. Semel's clients exchange "
+        "records by the Kafka listener of the same name, and by the node's main one where there is none.",
+    )
     listeners_allow_anonymous: bool = setting(
         False,
         "Confirms that anonymous access is intended beyond the loopback: on a listener that asks neither for a "
@@ -277,7 +288,15 @@ class MetricsSettings(PartConfig):
     metrics_listen: str = setting(
         "",
         "HOST:PORT on which Prometheus finds /metrics, and containers /healthz and /readyz. Empty: none. Port 0 takes "
-        "a free one. OTLP is asked for by OpenTelemetry's variables (OTEL_EXPORTER_OTLP_ENDPOINT): docs/metrics.md.",
+        "a free one. tls://HOST:PORT encrypts it, with ssl.certificate.location; tls+sasl://HOST:PORT asks for a "
+        "user's password (HTTP Basic) or token, too. OTLP is asked for by OpenTelemetry's variables "
+        "(OTEL_EXPORTER_OTLP_ENDPOINT): docs/metrics.md.",
+    )
+    metrics_allow_anonymous: bool = setting(
+        False,
+        "Confirms that everybody who can connect may read the metrics, where metrics.listen is beyond the loopback and "
+        "asks neither for a password nor for a certificate. With false, and without listeners.allow.anonymous, the "
+        "node does not start so.",
     )
     metrics_max_partitions: int = setting(
         1_000,

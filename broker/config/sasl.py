@@ -13,6 +13,7 @@ from semel.protocol.schemes import TLS_SASL_PREFIX, asks_for_password, speaks_tl
 from semel.protocol.scram import SCRAM_MECHANISMS
 from semel.runtime.setting import ConfigError, PartConfig, setting
 
+METRICS_LISTEN: Final = "metrics.listen"
 PLAIN: Final = "PLAIN"
 _PASSWORDS: Final = (PLAIN, *SCRAM_MECHANISMS)
 
@@ -75,7 +76,7 @@ def takes_tokens(config: SaslConfig, of_clients: Iterable[str]) -> bool:
 def check_sasl(config: SaslAndTokens, listeners: Mapping[str, str]) -> None:
     """Raise `ConfigError` where a listener lacks its users, or passwords would be readable in the network.
 
-    listeners: those that may ask for passwords, their addresses by the names of their settings
+    listeners: those that may ask for passwords, their addresses by what messages call them, a setting's name first
     """
     asking = {name: listen for name, listen in listeners.items() if asks_for_password(listen)}
     if config.sasl_users_location and not asking:
@@ -92,12 +93,15 @@ def check_sasl(config: SaslAndTokens, listeners: Mapping[str, str]) -> None:
         )
     check_tokens(config, are_taken=takes_tokens(config, asking.values()))
     for name, listen in asking.items():
+        # Both send a password as it is.
+        is_grpc, is_metrics = name.startswith("grpc."), name == METRICS_LISTEN
         readable = [each for each in (PLAIN, OAUTHBEARER) if each in config.sasl_enabled_mechanisms]
-        sends = name == "grpc.listen" or readable
+        sends = is_grpc or is_metrics or readable
         is_local = is_loopback(without_scheme(listen).rpartition(":")[0])
         if sends and not speaks_tls(listen) and not is_local and not config.sasl_plain_without_tls:
-            way = "gRPC's clients" if name == "grpc.listen" else f"clients with sasl.mechanism={readable[0]}"
-            what = "passwords" if PLAIN in readable or name == "grpc.listen" else "tokens"
+            way = f"clients with sasl.mechanism={readable[0]}" if readable else ""
+            way = "gRPC's clients" if is_grpc else "who reads the metrics" if is_metrics else way
+            what = "passwords" if PLAIN in readable or is_grpc or is_metrics else "tokens"
             raise ConfigError(
                 f"{name} = {listen}: {way} would send their {what} readable for everybody in the network. Write "
                 f"{TLS_SASL_PREFIX} before the address, or set sasl.plain.without.tls=true where the network is "

@@ -15,12 +15,22 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from semel.broker.config.delegation import check_delegation
+from semel.broker.config.listeners import (
+    GRPC,
+    KAFKA,
+    PROTOCOLS,
+    ClientListener,
+    check_listeners,
+    client_listeners,
+    listeners_of,
+    parse_items,
+)
 from semel.broker.config.node_config import SETTINGS, NodeConfig, attribute_of, value_of
 from semel.broker.config.permissions import check_permissions
 from semel.broker.config.sasl import check_sasl
 from semel.broker.config.tls import check_tls, names_by_certificates
 from semel.broker.config.unsupported import INSTEAD
-from semel.protocol.schemes import SASL_PREFIX, TLS_PREFIX, asks_for_password, speaks_tls, without_scheme
+from semel.protocol.schemes import SASL_PREFIX, TLS_PREFIX, asks_for_password, scheme_of, speaks_tls, without_scheme
 from semel.runtime.setting import ConfigError, Setting, Value, did_you_mean
 
 ENVIRONMENT_PREFIX: Final = "SEMEL_"
@@ -108,9 +118,29 @@ def load_config(
             sources[name] = source
             if SETTINGS[name].only_dynamic:
                 raise ConfigError(f"{origin}: {name} is set while the node runs, never at a start: leave it out")
+    _let_stronger_listeners_win(values, sources)
     config = NodeConfig(**{attribute_of(name): value for name, value in values.items()})  # type: ignore[arg-type]
     check_config(config)
     return LoadedConfig(config, MappingProxyType(sources), file="" if file is None else str(file.absolute()))
+
+
+def _let_stronger_listeners_win(values: dict[str, Value], sources: dict[str, Source]) -> None:
+    """Where kafka.listen and kafka.listeners come from two sources, the stronger says where to listen.
+
+    From one source both are a contradiction, which `check_listeners` finds.
+    """
+    for protocol in PROTOCOLS:
+        several, single = f"{protocol}.listeners", f"{protocol}.listen"
+        if not values.get(several):
+            continue
+        if values.get(single) == "":  # as where an image has set it, and somebody takes that back
+            del values[single], sources[single]
+        if single in values and sources[single].value > sources[several].value:
+            del values[several], sources[several]
+            continue
+        for name in (single, f"{protocol}.advertised"):
+            if name in values and sources[name].value < sources[several].value:
+                del values[name], sources[name]
 
 
 def with_dynamic(
@@ -138,14 +168,17 @@ def check_config(config: NodeConfig) -> None:
     """Check addresses, and what the parts do not check themselves. Raises `ConfigError`."""
     for name in _ADDRESSES:
         _check_address(name, str(value_of(config, name)))
+    check_listeners(config, listen_address, _check_advertised_item)
     if not config.data_dir:
         raise ConfigError("data.dir is empty: name the directory in which the node keeps its data")
     if not config.log_cleanup_policy:
         raise ConfigError("log.cleanup.policy is empty: use delete, compact, or both")
-    check_tls(config, {name: str(value_of(config, name)) for name in _MAY_ENCRYPT})
-    check_sasl(config, {name: str(value_of(config, name)) for name in _MAY_ASK_FOR_PASSWORDS})
-    check_delegation(config, [str(value_of(config, name)) for name in _MAY_ASK_FOR_PASSWORDS])
-    by_certificates = names_by_certificates(config, (config.kafka_listen, config.grpc_listen))
+    clients = {each.setting: each.listen for each in client_listeners(config)}
+    metrics = {"metrics.listen": config.metrics_listen}
+    check_tls(config, {**clients, **metrics, "peer.listen": config.peer_listen})
+    check_sasl(config, {**clients, **metrics})
+    check_delegation(config, list(clients.values()))
+    by_certificates = names_by_certificates(config, clients.values())
     check_permissions(config, asks_for_certificates=by_certificates)
 
 
@@ -155,6 +188,14 @@ def _check_address(name: str, text: str) -> None:
         address = parse_address(name, text)
         if advertised and address.port == 0:
             raise ConfigError(f"{name} = {text}: port 0 cannot be advertised; leave it empty to tell the real one")
+
+
+def _check_advertised_item(listener: ClientListener) -> None:
+    if listener.advertised and advertised_address(listener).port == 0:
+        raise ConfigError(
+            f"{listener.advertised_setting}{listener.advertised}: port 0 cannot be advertised; leave ?advertised= out "
+            "to tell the real one"
+        )
 
 
 def parse_address(name: str, text: str) -> Address:
@@ -168,9 +209,29 @@ def parse_address(name: str, text: str) -> Address:
     ):
         if has_it and name not in may:
             raise ConfigError(f"{name} = {text}: only {', '.join(may)} can have {scheme}")
+    return _host_and_port(f"{name} = {text}", text)
+
+
+def listen_address(listener: ClientListener) -> Address:
+    """Return host and port that a listener for clients listens on. Raises `ConfigError`."""
+    return _host_and_port(f"{listener.setting} = {listener.listen}", listener.listen)
+
+
+def advertised_address(listener: ClientListener) -> Address:
+    """Return host and port that a listener for clients is told to advertise. Raises `ConfigError`."""
+    if not listener.is_named:
+        return parse_address(listener.advertised_setting, listener.advertised)
+    shown = f"{listener.advertised_setting}{listener.advertised}"
+    if scheme_of(listener.advertised):
+        raise ConfigError(f"{shown}: an advertised address has no scheme, write HOST:PORT")
+    return _host_and_port(shown, listener.advertised)
+
+
+def _host_and_port(shown: str, text: str) -> Address:
+    """Return host and port of an address, which messages call `shown`."""
     found = _ADDRESS.fullmatch(without_scheme(text))
     if found is None or int(found["port"]) > 65_535:
-        raise ConfigError(f"{name} = {text} is not HOST:PORT with a port of 0 to 65535, for example 127.0.0.1:9092")
+        raise ConfigError(f"{shown} is not HOST:PORT with a port of 0 to 65535, for example 127.0.0.1:9092")
     return Address(found["bracketed"] or found["host"], int(found["port"]))
 
 
@@ -183,13 +244,23 @@ _FLAGS: Final = {
 
 
 def check_ports_differ(config: NodeConfig, names: Iterable[str]) -> None:
-    """Raise `ConfigError` where two of these listeners have one address: each would take the other's clients."""
-    addresses = {name: parse_address(name, text) for name in names if (text := str(value_of(config, name)))}
-    for (name, one), (other_name, other) in combinations(addresses.items(), 2):
+    """Raise `ConfigError` where two listeners have one address: each would take the other's clients.
+
+    names: which are looked at: kafka.listen for all listeners of that protocol, and so on
+    """
+    addresses: list[tuple[str, str, Address]] = []
+    for name in names:
+        if name in _LISTS:
+            listeners = listeners_of(config, _LISTS[name])
+            addresses += [(each.setting, _FLAGS[name], listen_address(each)) for each in listeners]
+        elif text := str(value_of(config, name)):
+            addresses.append((name, _FLAGS[name], parse_address(name, text)))
+    for (name, flag, one), (other_name, other_flag, other) in combinations(addresses, 2):
         if one.port == other.port != 0 and _share_an_address(one.host, other.host):
+            change = flag if flag == other_flag else f"{flag} or {other_flag}"
             raise ConfigError(
                 f"{name} = {one} and {other_name} = {other} have the same port, and each needs one of its own: change "
-                f"{_FLAGS[name]} or {_FLAGS[other_name]}"
+                f"{change}"
             )
 
 
@@ -225,8 +296,10 @@ _ADDRESSES: Final = (
     "peer.advertised",
     "metrics.listen",
 )
-_MAY_ENCRYPT: Final = ("kafka.listen", "grpc.listen", "peer.listen")
-_MAY_ASK_FOR_PASSWORDS: Final = ("kafka.listen", "grpc.listen")
+_LISTS: Final = {"kafka.listen": KAFKA, "grpc.listen": GRPC}
+"""The settings of one listener each, with the protocol of which there may be several."""
+_MAY_ENCRYPT: Final = ("kafka.listen", "grpc.listen", "peer.listen", "metrics.listen")
+_MAY_ASK_FOR_PASSWORDS: Final = ("kafka.listen", "grpc.listen", "metrics.listen")
 _MAY_BE_EMPTY: Final = frozenset({*_ADDRESSES} - {"kafka.listen", "grpc.listen"})
 
 _CONFIG_VARIABLE: Final = "SEMEL_CONFIG"
@@ -241,8 +314,12 @@ _Entry = tuple[str, str, object]
 def _parse(origin: str, name: str, text: object) -> Value:
     try:
         value = find_setting(name).parse(text)
-        if name in _ADDRESSES:
+        if name in _ADDRESSES and (value or name not in _LISTS):  # these may be empty beside several listeners
             _check_address(name, str(value))
+        if isinstance(value, tuple) and name.removesuffix(".listeners") in PROTOCOLS:
+            for listener in parse_items(name, value):
+                listen_address(listener)
+                _check_advertised_item(listener)
         return value
     except ConfigError as error:
         raise ConfigError(f"{origin}: {error.message}") from None

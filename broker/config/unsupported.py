@@ -35,9 +35,9 @@ INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
             "--election-type unclean"
         ),
         # Of nodes.
-        "advertised.listeners": "use kafka.advertised",
+        "advertised.listeners": "use kafka.advertised, or ?advertised= behind an address of kafka.listeners",
         "broker.id": "use node.id",
-        "listeners": "use kafka.listen",
+        "listeners": "use kafka.listen, or kafka.listeners for several",
         "log.dir": "use data.dir",
         "log.dirs": "use data.dir: a node has one directory",
         "log.flush.interval.messages": _FLUSH,

@@ -63,7 +63,8 @@ TOLD_SETTINGS: Final = (
     *("transaction.max.timeout.ms", "transactional.id.expiration.ms", "transaction.two.phase.commit.enable"),
     *("producer.id.expiration.ms", "commit.history.expiration.ms"),
     *("log.retention.ms", "offsets.retention.minutes", "journal.max.bytes"),
-    *("kafka.listen", "grpc.listen", "listeners.allow.anonymous", "ssl.client.auth"),
+    *("kafka.listen", "kafka.listeners", "grpc.listen", "grpc.listeners"),
+    *("listeners.allow.anonymous", "ssl.client.auth"),
     *("broker.session.timeout.ms", "replica.lag.time.max.ms"),
     *("authorizer.class.name", "super.users", "allow.everyone.if.no.acl.found"),
 )

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from semel.broker.config.listeners import GRPC, listeners_of
 from semel.broker.config.node_config import SETTINGS, TOPIC_DEFAULTS, TOPIC_SETTINGS, value_of
 from semel.broker.config.sources import Source, find_setting, with_dynamic
 from semel.broker.config.unsupported import INSTEAD
@@ -25,17 +26,25 @@ from semel.broker.metadata.image import ALL_NODES_ID, BROKER_RESOURCE, TOPIC_RES
 from semel.broker.services import Services
 from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ConfigEntry, ConfigSynonym, ResourceType
 from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
+from semel.protocol.listener_names import DEFAULT_LISTENER
 from semel.runtime.setting import Setting, Value, ValueType
 
-_GRPC_LISTEN: Final = "grpc.listen"
-_LISTENERS: Final = frozenset({"kafka.listen", _GRPC_LISTEN})
+_LISTENERS: Final = frozenset({"kafka.listen", "kafka.advertised", "grpc.listen", "grpc.advertised"})
 _FIXED_FOR_INTERNAL_TOPICS: Final = frozenset({"cleanup.policy", "message.timestamp.type"})
 
 
 def describe_configs(
-    node: Services, resource_type: ResourceType, resource_name: str, names: Sequence[str] = ()
+    node: Services,
+    resource_type: ResourceType,
+    resource_name: str,
+    names: Sequence[str] = (),
+    *,
+    listener: str = DEFAULT_LISTENER,
 ) -> tuple[ConfigEntry, ...]:
     """Return the settings asked for (all where none is named; unknown names are left out, as in Kafka).
+
+    listener: the name of the one that who asks came by. Where a node has several, he is told their addresses for him
+              as kafka.listen, grpc.advertised and so on: clients look there for the listener of the other protocol
 
     Of ALL_NODES, those that were given. Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST.
     """
@@ -46,7 +55,7 @@ def describe_configs(
     if node_id == ALL_NODES_ID:
         given = node.metadata.image.broker_configs.get(ALL_NODES_ID, {})
         return tuple(_all_nodes_entry(setting, given[setting.name]) for setting in chosen if setting.name in given)
-    return tuple(_node_entry(node, setting) for setting in chosen)
+    return tuple(_node_entry(node, setting, listener) for setting in chosen)
 
 
 def topic_entries(node: Services, own: Mapping[str, str], names: Sequence[str] = ()) -> tuple[ConfigEntry, ...]:
@@ -130,22 +139,31 @@ def _topic_entry(node: Services, own: Mapping[str, str], setting: Setting) -> Co
     return _entry(setting, synonyms)
 
 
-def _node_entry(node: Services, setting: Setting) -> ConfigEntry:
+def _node_entry(node: Services, setting: Setting, listener: str) -> ConfigEntry:
     synonyms = tuple(
         ConfigSynonym(setting.name, "" if setting.sensitive else setting.format(value), source.name)
         for source, value in node.loaded_config.given(setting.name)
     )
     entry = _entry(setting, synonyms)
-    return replace(entry, value=_with_taken_port(node, entry)) if setting.name in _LISTENERS else entry
+    return replace(entry, value=_of_listener(node, entry, listener)) if setting.name in _LISTENERS else entry
 
 
-def _with_taken_port(node: Services, entry: ConfigEntry) -> str:
-    """Return where a listener listens: for port 0 the free one that was taken, which clients ask for."""
-    host, _, port = (entry.value or "").rpartition(":")
+def _of_listener(node: Services, entry: ConfigEntry, name: str) -> str:
+    """Return where who asks finds a listener: of several that of the name he came by, else the main one.
+
+    For port 0 it has the free one that was taken, which clients ask for.
+    """
+    protocol, _, what = entry.name.partition(".")
+    listeners = listeners_of(node.config, protocol)
+    listener = next((each for each in listeners if each.name == name), listeners[0])
+    if what == "advertised":
+        return listener.advertised
+    host, _, port = listener.listen.rpartition(":")
     registered = node.metadata.image.brokers.get(node.config.node_id)
     if port != "0" or registered is None:
-        return entry.value or ""
-    return f"{host}:{registered.grpc_port if entry.name == _GRPC_LISTEN else registered.kafka_port}"
+        return listener.listen
+    told = registered.grpc_beside(listener.name) if protocol == GRPC else registered.kafka_beside(listener.name)
+    return f"{host}:{told.port}"
 
 
 def _all_nodes_entry(setting: Setting, text: str) -> ConfigEntry:

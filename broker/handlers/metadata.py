@@ -7,7 +7,7 @@ from typing import Final
 
 from semel.broker.handlers.newest import know_topics
 from semel.broker.handlers.topics.changes import create_internal_topic, create_topics
-from semel.broker.handlers.topics.descriptions import describe_cluster, describe_topic
+from semel.broker.handlers.topics.descriptions import describe_cluster, describe_topic, grpc_client_of, kafka_client_of
 from semel.broker.handlers.topics.rules import check_topic_name
 from semel.broker.quotas.client_quotas import UNBOUNDED, Mutations
 from semel.broker.services import Services
@@ -21,12 +21,18 @@ CREATED_PER_REQUEST_MAX: Final = 1_000
 """Topics that one request for metadata creates. A client that gets LEADER_NOT_AVAILABLE of others asks again."""
 
 
-def cluster(node: Services) -> ClusterDescription:
-    """Return the cluster's id, its controller and its nodes.
+def cluster_of_kafka(node: Services, listener: str) -> ClusterDescription:
+    """Return the cluster's id, its controller and its nodes, to a client of the Kafka listeners of this name.
 
-    The controller is where clients send changes of topics to. Each node makes these itself, so it is this one.
+    Nodes that have none of the name are left out, as in Kafka: the client could not connect to them. The controller is
+    where clients send changes of topics to. Each node makes these itself, so it is this one.
     """
-    return describe_cluster(node.metadata.image, node.config.node_id)
+    return describe_cluster(node.metadata.image, node.config.node_id, kafka_client_of(listener))
+
+
+def cluster_of_grpc(node: Services, listener: str) -> ClusterDescription:
+    """Return the same to a client of the gRPC listeners of this name."""
+    return describe_cluster(node.metadata.image, node.config.node_id, grpc_client_of(listener))
 
 
 def fenced_nodes(node: Services) -> frozenset[int]:

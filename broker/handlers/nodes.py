@@ -11,7 +11,7 @@ from semel.broker.handlers.newest import read_newest
 from semel.broker.metadata.changes import Change, ConfigsChanged
 from semel.broker.metadata.image import BROKER_RESOURCE, MetadataImage
 from semel.broker.services import Services
-from semel.protocol.api.cluster import NodeState
+from semel.protocol.api.cluster import Listener, NodeState
 
 _log = logging.getLogger("semel.cluster")
 
@@ -31,6 +31,10 @@ async def describe_nodes(node: Services) -> Sequence[NodeState]:
             is_cordoned=node_id in cordoned,
             is_alone=not broker.peer_port,
             is_full=broker.is_full,
+            listeners=(
+                *(Listener("kafka", *each) for each in broker.all_kafka_listeners),
+                *(Listener("grpc", *each) for each in broker.all_grpc_listeners),
+            ),
         )
         for node_id, broker in sorted(image.brokers.items())
     ]

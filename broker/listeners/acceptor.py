@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from semel.broker.listeners.addresses import bound, resolved
-from semel.broker.listeners.encrypted import EncryptedConnection
+from semel.runtime.encrypted import EncryptedConnection
 from semel.runtime.limited_log import LimitedLog
 
 _ACCEPTED_A_TURN: Final = 64
@@ -42,6 +42,28 @@ class ConnectionLimits:
     connections_setting: str = "max.connections"
     handshakes_max: int | None = None
     """How many connections may be in their TLS handshake: one more takes the place of the oldest. None: any number."""
+
+
+class OpenConnections:
+    """How many connections are open, in all and from each address: of all listeners that share their limits."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.from_address: dict[str, int] = {}
+
+    def came(self, address: str) -> None:
+        """Count one of this address."""
+        self.open += 1
+        self.from_address[address] = self.from_address.get(address, 0) + 1
+
+    def left(self, address: str) -> None:
+        """A connection of this address is gone."""
+        self.open -= 1
+        count = self.from_address[address] - 1
+        if count:
+            self.from_address[address] = count
+        else:
+            del self.from_address[address]
 
 
 class _Accepted(socket.socket):
@@ -69,11 +91,13 @@ class Acceptor:
         log: LimitedLog,
         encryption: Callable[[], ssl.SSLContext] | None = None,
         wait_s: Callable[[str], float] = lambda _address: 0.0,
+        connections: OpenConnections | None = None,
     ) -> None:
         """`encryption`: gives what a connection is encrypted with that is accepted now. None: nothing encrypts them.
 
         wait_s: asked for each connection of an address; more than 0: it is one too many, and closed after so many
                 seconds, in which its client does not try again (KIP-612)
+        connections: where several listeners share their limits, what counts the connections of all of them
         """
         self._wait_s = wait_s
         self._throttled: dict[socket.socket, tuple[str, asyncio.TimerHandle]] = {}
@@ -89,8 +113,7 @@ class Acceptor:
         self._resume: asyncio.TimerHandle | None = None
         self._accepting: set[asyncio.Task[None]] = set()
         self._handshaking: dict[socket.socket, None] = {}
-        self._open = 0
-        self._from_address: dict[str, int] = {}
+        self.connections = connections or OpenConnections()
         self.refused = 0
         """Connections that were closed because there were too many, in all or from their address."""
         self.refused_of_address = 0
@@ -106,13 +129,15 @@ class Acceptor:
 
     @property
     def open(self) -> int:
-        """Connections that hold a place now, also those that are not encrypted yet, or throttled."""
-        return self._open
+        """Connections that hold a place now, also those that are not encrypted yet, or throttled; of all listeners that
+        share their limits.
+        """
+        return self.connections.open
 
     @property
     def most_of_an_address(self) -> int:
         """How many of them are from the address that has most."""
-        return max((count for address, count in self._from_address.items() if address != IN_PROCESS), default=0)
+        return max((count for address, count in self.connections.from_address.items() if address != IN_PROCESS), default=0)
 
     async def listen(self, host: str, port: int) -> int:
         """Begin to accept, and return the port. Raises `OSError` where the address can't be had."""
@@ -133,7 +158,7 @@ class Acceptor:
     async def adopt(self, accepted: socket.socket) -> None:
         """Begin a connection that nobody had to accept: one end of a pair of sockets in this process."""
         accepted.setblocking(False)
-        self._count(IN_PROCESS)
+        self.connections.came(IN_PROCESS)
         await self._begin(accepted, IN_PROCESS)
 
     async def close(self) -> None:
@@ -157,12 +182,7 @@ class Acceptor:
 
     def left(self, address: str) -> None:
         """A connection of this address is gone."""
-        self._open -= 1
-        count = self._from_address[address] - 1
-        if count:
-            self._from_address[address] = count
-        else:
-            del self._from_address[address]
+        self.connections.left(address)
 
     # --- Inside -------------------------------------------------------------------------------------------------------
 
@@ -211,13 +231,13 @@ class Acceptor:
 
     def _admits(self, address: str, peer: str) -> bool:
         limits = self.limits
-        if self._open >= limits.connections_max and self._throttled:
+        if self.connections.open >= limits.connections_max and self._throttled:
             # It holds a descriptor, so it counts; but it is served nothing, and keeps no place from those that are.
             self._end_throttled(next(iter(self._throttled)))
-        of_address = self._from_address.get(address, 0)
+        of_address = self.connections.from_address.get(address, 0)
         is_own = address in limits.overrides
         most = limits.overrides.get(address, limits.per_address_max)
-        if self._open >= limits.connections_max:
+        if self.connections.open >= limits.connections_max:
             self._log.warning(
                 "closing connection: peer=%s reason=more than %s=%d",
                 peer, limits.connections_setting, limits.connections_max,
@@ -229,14 +249,10 @@ class Acceptor:
                 peer, "kafka.max.connections.overrides" if is_own else "kafka.max.connections.per.ip", most,
             )  # fmt: skip
         else:
-            self._count(address)
+            self.connections.came(address)
             return True
         self.refused += 1
         return False
-
-    def _count(self, address: str) -> None:
-        self._open += 1
-        self._from_address[address] = self._from_address.get(address, 0) + 1
 
     async def _begin(self, accepted: socket.socket, address: str) -> None:
         begun = False
@@ -301,7 +317,7 @@ class Acceptor:
         self._log.warning(
             "the %s listener accepts no connections for %.0f s: %s (connections=%d). Raise the limit of open files "
             "(ulimit -n, LimitNOFILE), or lower %s",
-            self._name, _PAUSE_S, os.strerror(error.errno or 0), self._open, self.limits.connections_setting,
+            self._name, _PAUSE_S, os.strerror(error.errno or 0), self.connections.open, self.limits.connections_setting,
         )  # fmt: skip
 
 

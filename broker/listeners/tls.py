@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 
 import grpc
 
+from semel.broker.config.listeners import client_listeners
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.tls import CLIENT_AUTH_REQUIRED
 from semel.protocol.schemes import speaks_tls
@@ -44,6 +45,7 @@ class _Loaded:
     signature: _Signature
     for_clients: ssl.SSLContext
     for_nodes: ssl.SSLContext
+    for_metrics: ssl.SSLContext
     certificate: bytes
     key: bytes
     authorities: bytes | None
@@ -70,6 +72,10 @@ class Certificates:
     def for_nodes(self) -> ssl.SSLContext:
         """Return the same for another node's: it shows no certificate, since the cluster's secret proves more."""
         return self._current().for_nodes
+
+    def for_metrics(self) -> ssl.SSLContext:
+        """Return what encrypts a connection to the metrics. Where clients show certificates, probes need not."""
+        return self._current().for_metrics
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """Return what gRPC encrypts with: it asks again at each handshake."""
@@ -119,20 +125,25 @@ class Certificates:
 
     def _load(self, signature: _Signature) -> _Loaded:
         held = [_read(name, path) for name, path in self._files()]
-        context, for_nodes = self._context(), self._context()
+        context, for_nodes, for_metrics = self._context(), self._context(), self._context()
         if self._authorities:
-            try:
-                context.load_verify_locations(self._authorities)
-            except OSError as error:
-                raise ConfigError(
-                    f"ssl.ca.location = {self._authorities} has no certificates in PEM: {_reason(error)}"
-                ) from None
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC's library does
+            self._ask_for_certificates(context, ssl.CERT_REQUIRED)
+            self._ask_for_certificates(for_metrics, ssl.CERT_OPTIONAL)
         self._check_key(for_nodes)
         if self._signature() != signature:
             raise ConfigError("the files of the certificate change just now; they are read again")
-        return _Loaded(signature, context, for_nodes, held[0], held[1], held[2] if self._authorities else None)
+        authorities = held[2] if self._authorities else None
+        return _Loaded(signature, context, for_nodes, for_metrics, held[0], held[1], authorities)
+
+    def _ask_for_certificates(self, context: ssl.SSLContext, mode: ssl.VerifyMode) -> None:
+        try:
+            context.load_verify_locations(self._authorities)
+        except OSError as error:
+            raise ConfigError(
+                f"ssl.ca.location = {self._authorities} has no certificates in PEM: {_reason(error)}"
+            ) from None
+        context.verify_mode = mode
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC's library does
 
     def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -198,6 +209,7 @@ def _grpc_configuration(loaded: _Loaded) -> Any:
 
 def certificates_of(config: NodeConfig) -> Certificates | None:
     """Return the certificate of a node with a listener that needs one. Raises `ConfigError`."""
-    if any(map(speaks_tls, (config.kafka_listen, config.grpc_listen, config.peer_listen))):
+    of_clients = (each.listen for each in client_listeners(config))
+    if any(map(speaks_tls, (*of_clients, config.peer_listen, config.metrics_listen))):
         return Certificates(config)
     return None

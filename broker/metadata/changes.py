@@ -11,7 +11,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from semel.protocol.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
 from semel.protocol.delegation_tokens import DelegationToken
@@ -69,6 +69,17 @@ class ClusterCreated:
     cluster_id: str
 
 
+class Endpoint(NamedTuple):
+    """Where clients reach a listener.
+
+    listener: its name, in lower case
+    """
+
+    listener: str
+    host: str
+    port: int
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerRegistered:
     """A node started. Its broker epoch is the number of this entry, and it is not fenced.
@@ -81,6 +92,9 @@ class BrokerRegistered:
     durability: "disk" if it counts a record as its own only once that is synced, "os" if the page cache is enough
     secret_mark: the same for all nodes that have the same cluster secret; "" without one
     metadata_version: the newest that the node reads and writes
+    kafka_host, kafka_port, grpc_host, grpc_port: where clients reach its main listener of each protocol
+    kafka_listeners, grpc_listeners: where they reach its listeners that have names, the main one first; none where
+                                     it has the one that is named `default`. From `LISTENERS_VERSION` on
     """
 
     node_id: int
@@ -97,6 +111,8 @@ class BrokerRegistered:
     durability: str = "disk"
     secret_mark: str = ""
     metadata_version: int = 1
+    kafka_listeners: tuple[Endpoint, ...] = ()
+    grpc_listeners: tuple[Endpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,9 +330,20 @@ CREDENTIALS_VERSION: Final = 5
 """From this version on there are users' passwords."""
 DELEGATION_TOKENS_VERSION: Final = 6
 """From this version on there are delegation tokens."""
+LISTENERS_VERSION: Final = 6
+"""From this version on nodes may have several listeners of one protocol, with names."""
 
 ADDED_TO_REGISTRATIONS: Final = frozenset(
-    {"peer_host", "peer_port", "is_clean", "durability", "secret_mark", "metadata_version"}
+    {
+        "peer_host",
+        "peer_port",
+        "is_clean",
+        "durability",
+        "secret_mark",
+        "metadata_version",
+        "kafka_listeners",
+        "grpc_listeners",
+    }
 )
 """Fields that older versions did not write."""
 
@@ -368,6 +395,8 @@ def decode_change(kind: str, payload: str) -> Change:
             fields["partitions"] = tuple(decode_partition(state) for state in fields["partitions"])
         if "state" in fields:
             fields["state"] = decode_partition(fields["state"])
+        if made is BrokerRegistered:
+            fields = decode_registration(fields)
         if made is AclsChanged:
             fields = {name: tuple(map(decode_acl, acls)) for name, acls in fields.items()}
         if made is ClientQuotasChanged:
@@ -418,6 +447,16 @@ def decode_partition(state: list[Any]) -> PartitionState:
     if len(more) not in (0, 2, 4):
         raise ValueError(f"the state of a partition has {len(state)} fields")
     return PartitionState(leader, leader_epoch, tuple(replicas), tuple(isr), partition_epoch, *map(tuple, more))
+
+
+def decode_registration(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a registration, or of a node's image, that `encode_fields` wrote."""
+    listeners = {
+        name: tuple(Endpoint(*each) for each in fields[name])
+        for name in ("kafka_listeners", "grpc_listeners")
+        if name in fields
+    }
+    return {**fields, **listeners}
 
 
 def decode_acl(values: list[Any]) -> Acl:

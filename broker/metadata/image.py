@@ -28,6 +28,7 @@ from semel.broker.metadata.changes import (
     ConfigsChanged,
     CredentialsChanged,
     DelegationTokensChanged,
+    Endpoint,
     MetadataCorruptError,
     MetadataVersionRaised,
     PartitionChanged,
@@ -40,6 +41,7 @@ from semel.broker.metadata.changes import (
     decode_delegation_token,
     decode_partition,
     decode_quota,
+    decode_registration,
     decode_upsertion,
     defaults_of,
     encode_fields,
@@ -49,6 +51,7 @@ from semel.broker.metadata.changes import (
 from semel.protocol.acls import Acl
 from semel.protocol.delegation_tokens import DelegationToken
 from semel.protocol.ids import INTERNAL_TOPICS, TopicId, TopicPartition, format_topic_id, parse_topic_id
+from semel.protocol.listener_names import DEFAULT_LISTENER
 from semel.protocol.quotas import QuotaAlteration, QuotaEntity, sorted_quotas
 from semel.protocol.scram import Upsertion, Verifier
 
@@ -101,6 +104,39 @@ class BrokerImage:
     is_fenced: bool = False
     is_stopping: bool = False
     is_full: bool = False
+    kafka_listeners: tuple[Endpoint, ...] = ()
+    grpc_listeners: tuple[Endpoint, ...] = ()
+
+    def kafka_at(self, listener: str) -> Endpoint | None:
+        """Return where clients of the Kafka listeners of this name reach it; None where it has none of the name."""
+        return _of_name(self.all_kafka_listeners, listener)
+
+    def grpc_at(self, listener: str) -> Endpoint | None:
+        """Return the same of its gRPC listeners."""
+        return _of_name(self.all_grpc_listeners, listener)
+
+    def kafka_beside(self, listener: str) -> Endpoint:
+        """Return where clients of a gRPC listener exchange records: the one of that name, or else the main one."""
+        return self.kafka_at(listener) or self.all_kafka_listeners[0]
+
+    def grpc_beside(self, listener: str) -> Endpoint:
+        """Return where clients of a Kafka listener reach gRPC: the listener of that name, or else the main one."""
+        return self.grpc_at(listener) or self.all_grpc_listeners[0]
+
+    @property
+    def all_kafka_listeners(self) -> tuple[Endpoint, ...]:
+        """Where clients reach it, by the name of each Kafka listener, the main one first. A node that has one without
+        a name, or is of an older version, has the one that is named `default`."""
+        return self.kafka_listeners or (Endpoint(DEFAULT_LISTENER, self.kafka_host, self.kafka_port),)
+
+    @property
+    def all_grpc_listeners(self) -> tuple[Endpoint, ...]:
+        """The same of its gRPC listeners."""
+        return self.grpc_listeners or (Endpoint(DEFAULT_LISTENER, self.grpc_host, self.grpc_port),)
+
+
+def _of_name(listeners: Iterable[Endpoint], name: str) -> Endpoint | None:
+    return next((each for each in listeners if each.listener == name), None)
 
 
 _REGISTERED: Final = tuple(one.name for one in fields(BrokerRegistered))
@@ -448,7 +484,9 @@ def decode_image(payload: str, digest: str) -> MetadataImage:
             sequence=data["sequence"],
             digest=digest,
             cluster_id=data["cluster_id"],
-            brokers=_frozen({fields["node_id"]: BrokerImage(**fields) for fields in data["brokers"]}),
+            brokers=_frozen(
+                {fields["node_id"]: BrokerImage(**decode_registration(fields)) for fields in data["brokers"]}
+            ),
             topics=_frozen({topic.name: topic for topic in topics}),
             topic_names=_frozen({topic.topic_id: topic.name for topic in topics}),
             broker_configs=_frozen({int(key): _frozen(configs) for key, configs in data["broker_configs"].items()}),

@@ -106,11 +106,13 @@ def _of_fetches(node: ObservedNode) -> Iterator[Limit]:
 
 
 def _of_connections(node: ObservedNode) -> Iterator[Limit]:
-    kafka = node.kafka_listener
-    if kafka is None:
+    listeners = node.client_listeners
+    if listeners is None or not listeners.kafka:
         return
-    acceptor, room = kafka.acceptor, kafka.room
-    limits, of_address = acceptor.limits, acceptor.refused_of_address
-    yield Limit("max.connections", acceptor.open, limits.connections_max, acceptor.refused - of_address)
+    # Several listeners share these bounds, and count what each refuses.
+    acceptor, room = listeners.kafka[0].acceptor, listeners.kafka[0].room
+    refused = sum(each.acceptor.refused for each in listeners.kafka)
+    limits, of_address = acceptor.limits, sum(each.acceptor.refused_of_address for each in listeners.kafka)
+    yield Limit("max.connections", acceptor.open, limits.connections_max, refused - of_address)
     yield Limit("kafka.max.connections.per.ip", acceptor.most_of_an_address, limits.per_address_max, of_address)
     yield Limit("queued.max.request.bytes", room.held, room.bytes_max, room.refused_steps)

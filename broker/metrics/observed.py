@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
+from semel.broker.client_listeners import ClientListeners
 from semel.broker.cluster_changes import ClusterChanges
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
-from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.services import Services
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
@@ -34,7 +34,7 @@ class ObservedNode(Services, Protocol):
     def offline_partitions(self) -> int: ...
 
     @property
-    def kafka_listener(self) -> KafkaListener | None: ...
+    def client_listeners(self) -> ClientListeners | None: ...
 
     @property
     def produce(self) -> ProduceHandler: ...

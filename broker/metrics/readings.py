@@ -116,11 +116,11 @@ class NodeReader:
         yield _by("semel.quota.throttle.time", [(kind.value, seconds) for kind, seconds in waited])
         yield _by("semel.quota.throttles", [(kind.value, count) for kind, count in client_quotas.throttled.items()])
         yield _plain("semel.quota.rates", client_quotas.remembered)
-        kafka = self._node.kafka_listener
-        if kafka is None:
+        listeners = self._node.client_listeners
+        statistics = None if listeners is None else listeners.kafka_statistics()
+        if listeners is None or statistics is None:
             return
-        statistics = kafka.statistics()
-        yield _plain("semel.request.in_flight", kafka.in_flight())
+        yield _plain("semel.request.in_flight", listeners.kafka_in_flight())
         yield _plain("semel.request.memory", statistics.reserved_bytes)
         yield _plain("semel.request.memory.waiting", statistics.waiting_connections)
         yield _plain("semel.request.memory.waits", statistics.waits_for_room)

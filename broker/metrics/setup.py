@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Self
 
 from semel.broker.config.sources import Address, parse_address
@@ -16,17 +16,24 @@ from semel.broker.metrics.readings import NodeReader, watch_loop
 from semel.broker.telemetry.reading import Reading
 from semel.broker.telemetry.recorders import Recorders
 from semel.broker.telemetry.resource import node_resource
+from semel.protocol.schemes import speaks_tls
 from semel.protocol.wording import counted
 from semel.runtime.setting import ConfigError
 from semel.runtime.telemetry.otel_environment import exporters_asked_for
 
 if TYPE_CHECKING:
+    import ssl
+
     from opentelemetry.sdk.resources import Resource
 
+    from semel.broker.acls.authorizer import Authorizer
     from semel.broker.config.node_config import NodeConfig
+    from semel.broker.metrics.callers import MetricsCallers
     from semel.broker.metrics.observed import ObservedNode
     from semel.broker.telemetry.endpoint import Health, MetricsEndpoint
     from semel.broker.telemetry.otlp import Export
+    from semel.broker.users.tokens import Tokens
+    from semel.broker.users.users import Users
 
 LOOP_LOOK_EVERY_S: Final = 0.25
 
@@ -38,10 +45,29 @@ def asked_for(config: NodeConfig, environment: Mapping[str, str]) -> bool:
     return bool(config.metrics_listen) or bool(_exporter_names(environment))
 
 
+def metrics_callers(
+    config: NodeConfig, users: Users | None, tokens: Tokens | None, authorizer: Callable[[], Authorizer | None]
+) -> MetricsCallers | None:
+    """Return what knows who may read the metrics; None where they are not served."""
+    if not config.metrics_listen:
+        return None
+    from semel.broker.metrics.callers import MetricsCallers
+
+    return MetricsCallers(config, users, tokens, authorizer)
+
+
 class NodeMetrics:
     """The metrics of one node. `start` before anything else of it, `stop` before anything else too."""
 
-    def __init__(self, node: ObservedNode, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        node: ObservedNode,
+        environment: Mapping[str, str],
+        encryption: Callable[[], ssl.SSLContext] | None,
+        callers: MetricsCallers | None,
+    ) -> None:
+        self._encryption = encryption
+        self._callers = callers
         self.recorders = Recorders()
         self._node = node
         self._environment = environment
@@ -52,14 +78,24 @@ class NodeMetrics:
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def start(cls, node: ObservedNode, environment: Mapping[str, str] = os.environ) -> Self | None:
+    async def start(
+        cls,
+        node: ObservedNode,
+        environment: Mapping[str, str] = os.environ,
+        *,
+        encryption: Callable[[], ssl.SSLContext] | None = None,
+        callers: MetricsCallers | None = None,
+    ) -> Self | None:
         """Return a node's metrics, listening, or None where nobody asked for them.
+
+        encryption: gives what the connections of `tls://` are encrypted with
+        callers:    knows who may read them
 
         Raises `ConfigError` for variables that make no sense, and `NodeStartError` where the address is taken.
         """
         if not asked_for(node.config, environment):
             return None
-        metrics = cls(node, environment)
+        metrics = cls(node, environment, encryption, callers)
         await metrics._start()
         return metrics
 
@@ -84,6 +120,8 @@ class NodeMetrics:
                 ready=self._ready,
                 resource={name: str(value) for name, value in resource.attributes.items()},
                 connections_max=config.metrics_max_connections,
+                encryption=self._encryption if speaks_tls(config.metrics_listen) else None,
+                callers=self._callers,
             )
             await self._endpoint.start()
         loop = asyncio.get_running_loop()
@@ -131,6 +169,8 @@ class NodeMetrics:
             await asyncio.gather(*(export.end(readings, now_ns) for export in exports))
         if self._endpoint is not None:
             await self._endpoint.stop()
+        if self._callers is not None:
+            self._callers.close()
 
     def _now_ns(self) -> int:
         return self._node.clock.now_ms() * 1_000_000

@@ -30,11 +30,11 @@ def check(rights: Rights, kind: int, name: str) -> None:
 
 
 def describe_configs(
-    node: Services, rights: Rights, kind: ResourceType, name: str, names: Sequence[str] = ()
+    node: Services, rights: Rights, kind: ResourceType, name: str, names: Sequence[str] = (), *, listener: str
 ) -> Sequence[ConfigEntry]:
     """Return the settings asked for. Raises `SemelError`."""
     check(rights, kind.value, name)
-    return configs.describe_configs(node, kind, name, names)
+    return configs.describe_configs(node, kind, name, names, listener=listener)
 
 
 async def alter_configs(node: Services, rights: Rights, request: AlterConfigsRequest) -> None:

@@ -63,7 +63,7 @@ class _PermittedParts:
         def merged(response: ProduceResponse) -> ProduceResponse:
             appended = iter(response.partitions)
             answers = [refused[place] if place in refused else next(appended) for place in range(len(partitions))]
-            return ProduceResponse(answers, response.throttle_time_ms, response.node_endpoints)
+            return ProduceResponse(answers, response.throttle_time_ms)
 
         rest = ProduceRequest(allowed, request.transactional_id, request.acks, request.timeout_ms)
         response = handler.begin_part(rest, version, lambda later: done(merged(later)), turn)

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Protocol
 
 from semel.broker.config.sources import Address
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.broker.telemetry.prometheus import page
 from semel.broker.telemetry.reading import Reading
+from semel.runtime.encrypted import EncryptedConnection
 from semel.runtime.threads import Threads
 
 _log = logging.getLogger("semel.metrics")
@@ -48,6 +50,27 @@ class _Answer:
     headers: tuple[tuple[str, str], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a request for the metrics is refused with."""
+
+    status: HTTPStatus
+    message: str
+
+
+class Callers(Protocol):
+    """Knows who may read the metrics."""
+
+    @property
+    def ask(self) -> bool:
+        """Whether anybody is asked who he is."""
+        ...
+
+    async def refusal(self, headers: Mapping[str, str], tls: ssl.SSLObject | None, peer: str) -> Refusal | None:
+        """Return what a request is refused with; None for one that is served."""
+        ...
+
+
 class _BadRequestError(Exception):
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -66,7 +89,16 @@ class MetricsEndpoint:
         ready: Callable[[], Health],
         resource: Mapping[str, str],
         connections_max: int,
+        encryption: Callable[[], ssl.SSLContext] | None = None,
+        callers: Callers | None = None,
     ) -> None:
+        """`encryption`: gives what a connection is encrypted with that comes now; None: none is.
+
+        callers: decides who is told more than whether the node works; None: everybody is
+        """
+        self._encryption = encryption
+        self._callers = callers
+        self._handshaking: dict[EncryptedConnection, None] = {}
         self.address = address
         """Where it listens; with the real port once it was started."""
         self._read = read
@@ -84,7 +116,7 @@ class MetricsEndpoint:
     async def start(self) -> None:
         """Begin to answer. Raises `NodeStartError` where the address can't be had."""
         try:
-            self._server = await asyncio.start_server(self._accepted, *self.address, limit=HEAD_BYTES_MAX)
+            self._server = await asyncio.get_running_loop().create_server(self._protocol, *self.address)
         except OSError as error:
             raise NodeStartError(
                 f"the metrics can't be served on {self.address}: {error.strerror or error}. Choose another with "
@@ -98,6 +130,8 @@ class MetricsEndpoint:
         server, self._server = self._server, None
         if server is not None:
             server.close()
+            for handshaking in tuple(self._handshaking):
+                handshaking.hang_up()
             for connection in tuple(self._connections):
                 connection.cancel()
             await asyncio.gather(*self._connections, return_exceptions=True)
@@ -108,6 +142,28 @@ class MetricsEndpoint:
     def working(self) -> int:
         """How many connections are being answered."""
         return len(self._connections) - len(self._idle)
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        """Return what serves a connection that was accepted. One too many in its handshake ends the oldest."""
+        if self._encryption is None:
+            return self._stream()
+        connection = EncryptedConnection(self._stream, self._encryption())
+        self._handshaking[connection] = None
+        if len(self._handshaking) > self._connections_max:
+            oldest = next(iter(self._handshaking))
+            del self._handshaking[oldest]
+            oldest.hang_up()
+
+        def shook_hands(ended: asyncio.Future[None]) -> None:
+            self._handshaking.pop(connection, None)
+            if not ended.cancelled():
+                ended.exception()  # whoever can't encrypt gets nothing, and is nobody's trouble
+
+        connection.encrypted.add_done_callback(shook_hands)
+        return connection
+
+    def _stream(self) -> asyncio.BaseProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=HEAD_BYTES_MAX), self._accepted)
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= self._connections_max and self._idle:
@@ -132,7 +188,7 @@ class MetricsEndpoint:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            method, answer = await self._answer(reader)
+            method, answer = await self._answer(reader, writer)
             writer.write(_response(answer, with_body=method != "HEAD"))
             async with asyncio.timeout(PATIENCE_S):
                 await writer.drain()
@@ -143,7 +199,7 @@ class MetricsEndpoint:
             if writer.transport is not None:
                 writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> tuple[str, _Answer]:
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[str, _Answer]:
         try:
             method, path, headers = await _request(reader)
         except _BadRequestError as error:
@@ -153,29 +209,46 @@ class MetricsEndpoint:
             assert task is not None
             self._idle.pop(task, None)
         try:
-            return method, await self._get(path, headers)
+            return method, await self._get(path, headers, writer)
         except Exception:
             _log.exception("the metrics could not be read")
             return method, _Answer(
                 HTTPStatus.INTERNAL_SERVER_ERROR, b"the metrics could not be read: see the node's own log\n"
             )
 
-    async def _get(self, path: str, headers: Mapping[str, str]) -> _Answer:
+    async def _get(self, path: str, headers: Mapping[str, str], writer: asyncio.StreamWriter) -> _Answer:
+        is_open = self._callers is None or not self._callers.ask
         match path:
             case "/metrics":
-                return await self._metrics(headers)
+                refusal = await self._refusal(headers, writer)
+                return await self._metrics(headers) if refusal is None else _refused(refusal)
             case "/healthz":
-                return _health(self._healthy())
+                return _health(self._healthy(), tells_why=is_open)
             case "/readyz":
-                return _health(self._ready())
+                return _health(self._ready(), tells_why=is_open)
             case _:
                 return _Answer(HTTPStatus.NOT_FOUND, b"there are /metrics, /healthz and /readyz here\n")
+
+    async def _refusal(self, headers: Mapping[str, str], writer: asyncio.StreamWriter) -> Refusal | None:
+        if self._callers is None:
+            return None
+        if self.working > self._connections_max:  # before a password is checked for it
+            return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, self._too_many())
+        name = writer.get_extra_info("peername")
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await self._callers.refusal(headers, writer.get_extra_info("ssl_object"), str(name[0]))
+        except TimeoutError:
+            return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "it takes too long to find out who asks: retry later")
+
+    def _too_many(self) -> str:
+        return f"metrics.max.connections = {self._connections_max} are being answered: retry later"
 
     async def _metrics(self, headers: Mapping[str, str]) -> _Answer:
         if self.working > self._connections_max:
             return _Answer(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                f"metrics.max.connections = {self._connections_max} are being answered: retry later\n".encode(),
+                f"{self._too_many()}\n".encode(),
             )
         # One at a time: many at once would take the same time each, and the event loop from its work.
         async with self._scraping:
@@ -194,7 +267,8 @@ class MetricsEndpoint:
 
 async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Read a little of what was not read: closing on top of it would reset the connection, and the answer be lost."""
-    writer.write_eof()
+    if writer.can_write_eof():  # not where it is encrypted: the answer says how long it is
+        writer.write_eof()
     left = LINGER_BYTES
     async with asyncio.timeout(LINGER_S):
         while left > 0 and (part := await reader.read(HEAD_BYTES_MAX)):
@@ -227,10 +301,18 @@ async def _request(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, st
     return words[0], words[1].partition("?")[0], headers
 
 
-def _health(health: Health) -> _Answer:
+def _health(health: Health, *, tells_why: bool) -> _Answer:
+    """`tells_why`: not to strangers, who are told nothing but the status."""
+    reason = health.reason if tells_why else ""
     if health.ok:
-        return _Answer(HTTPStatus.OK, f"{health.reason or 'ok'}\n".encode())
-    return _Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{health.reason}\n".encode())
+        return _Answer(HTTPStatus.OK, f"{reason or 'ok'}\n".encode())
+    return _Answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{reason or 'not ok'}\n".encode())
+
+
+def _refused(refusal: Refusal) -> _Answer:
+    asks = (("WWW-Authenticate", 'Basic realm="semel", charset="UTF-8"'),)
+    headers = asks if refusal.status is HTTPStatus.UNAUTHORIZED else ()
+    return _Answer(refusal.status, f"{refusal.message}\n".encode(), headers=headers)
 
 
 def _response(answer: _Answer, *, with_body: bool) -> bytes:

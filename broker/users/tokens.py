@@ -12,6 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from semel.broker.config.listeners import client_listeners
 from semel.broker.config.sasl import takes_tokens
 from semel.broker.users.token_keys import Key, KeySet, TokenKeys
 from semel.protocol.errors import ErrorCode, RetriableError
@@ -187,4 +188,5 @@ class Tokens:
 
 def tokens_of(config: NodeConfig) -> Tokens | None:
     """Return what checks the tokens of a node with a listener that takes them. Raises `ConfigError`."""
-    return Tokens(config) if takes_tokens(config, (config.kafka_listen, config.grpc_listen)) else None
+    asking = (*(each.listen for each in client_listeners(config)), config.metrics_listen)
+    return Tokens(config) if takes_tokens(config, asking) else None

@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from semel.broker.config.listeners import client_listeners
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sasl import takes_passwords
 from semel.broker.config.tokens import OAUTHBEARER
@@ -266,7 +267,8 @@ class Users:
 
 async def users_of(config: NodeConfig) -> Users | None:
     """Return the users of a node with a listener that asks for passwords; reads their file. Raises `ConfigError`."""
-    asks = asks_for_password(config.kafka_listen) or asks_for_password(config.grpc_listen)
+    listens = (*(each.listen for each in client_listeners(config)), config.metrics_listen)
+    asks = any(map(asks_for_password, listens))
     if not asks or not takes_passwords(config):
         return None
     thread = Threads(1, "semel-users")
@@ -289,19 +291,16 @@ def check_somebody(config: NodeConfig, users: Users) -> None:
     """Raise `ConfigError` where nobody could get in, not even to add the first user; warn where one has to be added."""
     if users.has_some or OAUTHBEARER in config.sasl_enabled_mechanisms:
         return
-    asking = [
-        (name, listen)
-        for name, listen in (("kafka.listen", config.kafka_listen), ("grpc.listen", config.grpc_listen))
-        if asks_for_password(listen)
-    ]
-    name, listen = asking[0]
-    if len(asking) > 1:
+    listeners = client_listeners(config)
+    asking = [(each.setting, each.listen) for each in listeners if asks_for_password(each.listen)]
+    name, listen = (*asking, ("metrics.listen", config.metrics_listen))[0]
+    if len(asking) == len(listeners):
         raise ConfigError(
             f"{name} = {listen} needs users, and the cluster's metadata has none: set sasl.users.location to a file "
             "that `semel user add NAME --file FILE` writes"
         )
     _log.warning(
-        "%s = %s serves nobody yet: the cluster's metadata has no users. Add the first one at the other listener: "
+        "%s = %s serves nobody yet: the cluster's metadata has no users. Add the first one at another listener: "
         "`semel user add NAME --bootstrap HOST:PORT`",
         name, listen,
     )  # fmt: skip

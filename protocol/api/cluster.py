@@ -8,6 +8,21 @@ from semel.protocol.ids import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
+class Listener:
+    """Where clients reach a listener of a node.
+
+    protocol: "kafka" or "grpc"
+    name: in lower case; "default" for a listener without a name
+    port: 0 where it does not listen
+    """
+
+    protocol: str
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeState:
     """A registered node.
 
@@ -16,6 +31,7 @@ class NodeState:
     is_cordoned: it gets no new replicas (KIP-1066)
     is_alone: it has no peer.listen, so it can't have replicas beside others
     is_full: its disk has no room for producers, and others lead in its place
+    listeners: where clients reach it, the main one of each protocol first; none where an older node is asked
     """
 
     node_id: int
@@ -25,6 +41,7 @@ class NodeState:
     is_cordoned: bool
     is_alone: bool
     is_full: bool = False
+    listeners: tuple[Listener, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ class DescribeNodesResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[NodeState, _Mapping]]] = ...) -> None: ...
 
 class NodeState(_message.Message):
-    __slots__ = ("node_id", "rack", "is_alive", "is_stopping", "is_cordoned", "is_alone", "is_full")
+    __slots__ = ("node_id", "rack", "is_alive", "is_stopping", "is_cordoned", "is_alone", "is_full", "listeners")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     RACK_FIELD_NUMBER: _ClassVar[int]
     IS_ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class NodeState(_message.Message):
     IS_CORDONED_FIELD_NUMBER: _ClassVar[int]
     IS_ALONE_FIELD_NUMBER: _ClassVar[int]
     IS_FULL_FIELD_NUMBER: _ClassVar[int]
+    LISTENERS_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     rack: str
     is_alive: bool
@@ -33,7 +34,20 @@ class NodeState(_message.Message):
     is_cordoned: bool
     is_alone: bool
     is_full: bool
-    def __init__(self, node_id: _Optional[int] = ..., rack: _Optional[str] = ..., is_alive: bool = ..., is_stopping: bool = ..., is_cordoned: bool = ..., is_alone: bool = ..., is_full: bool = ...) -> None: ...
+    listeners: _containers.RepeatedCompositeFieldContainer[Listener]
+    def __init__(self, node_id: _Optional[int] = ..., rack: _Optional[str] = ..., is_alive: bool = ..., is_stopping: bool = ..., is_cordoned: bool = ..., is_alone: bool = ..., is_full: bool = ..., listeners: _Optional[_Iterable[_Union[Listener, _Mapping]]] = ...) -> None: ...
+
+class Listener(_message.Message):
+    __slots__ = ("protocol", "name", "host", "port")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    protocol: str
+    name: str
+    host: str
+    port: int
+    def __init__(self, protocol: _Optional[str] = ..., name: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class DescribeReplicasRequest(_message.Message):
     __slots__ = ()

@@ -343,6 +343,12 @@ _TABLE: Final = (
         "ssl.client.auth = required).",
     ),
     FindingKind(
+        "listener-missing", _S.SETTINGS,
+        "Clients are told the addresses of the listeners that have the name of the one they came by. For those of "
+        "this name, what the node leads has no leader (LISTENER_NOT_FOUND), and nothing of it can be written or read.",
+        "Give the node a listener of the same name (kafka.listeners, grpc.listeners), and start it again.",
+    ),
+    FindingKind(
         "durability-os", _S.SETTINGS,
         "With one replica, an acknowledgement then survives a killed process but no power cut: acknowledged and "
         "committed records may be lost.",

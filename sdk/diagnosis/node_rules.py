@@ -14,6 +14,7 @@ from semel.protocol.api.diagnostics import (
     TopicFacts,
 )
 from semel.protocol.ids import TopicPartition
+from semel.protocol.listener_names import DEFAULT_LISTENER, addresses_of
 from semel.protocol.loopback import serves_anybody
 from semel.protocol.wording import command, duration, size
 from semel.sdk.diagnosis.commands import NEEDS_HELP, fix_commands, serve_command, verify_command
@@ -306,6 +307,7 @@ def setting_findings(cluster: Cluster) -> Iterator[Finding]:
                     node_id=node.node_id,
                 )
         yield from _exposure(node, values)
+    yield from _missing_listeners(cluster)
     yield from _topic_settings(cluster)
 
 
@@ -313,9 +315,10 @@ def _exposure(node: NodeSnapshot, values: Mapping[str, str]) -> Iterator[Finding
     """Listeners beyond the loopback serve anybody, unless they ask for certificates (S6)."""
     asks = values.get("ssl.client.auth") == "required"
     exposed = [
-        f"{name} is {values[name]}"
-        for name in ("kafka.listen", "grpc.listen")
-        if name in values and serves_anybody(values[name], asks_for_certificates=asks)
+        f"{name} is {address}"
+        for protocol in ("kafka", "grpc")
+        for name, address in _listeners(protocol, values)
+        if serves_anybody(address, asks_for_certificates=asks)
     ]
     if exposed:
         yield Finding(
@@ -326,6 +329,40 @@ def _exposure(node: NodeSnapshot, values: Mapping[str, str]) -> Iterator[Finding
             "listeners.allow.anonymous says",
             node_id=node.node_id,
         )
+
+
+def _listeners(protocol: str, values: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the addresses of a node's listeners by what they are called. Nodes of older versions tell of one."""
+    several = values.get(f"{protocol}.listeners")
+    if several:
+        return [(f"{protocol}.listeners: {name}", address) for name, address in addresses_of(several)]
+    single = f"{protocol}.listen"
+    return [(single, values[single])] if single in values else []
+
+
+def _missing_listeners(cluster: Cluster) -> Iterator[Finding]:
+    """Clients that came by a listener are not told of nodes that have none of its name."""
+    for protocol in ("kafka", "grpc"):
+        names = {
+            node.node_id: {name for name, _ in addresses_of(values[f"{protocol}.listeners"])} or {DEFAULT_LISTENER}
+            for node in cluster.nodes
+            if f"{protocol}.listeners" in (values := {one.name: one.value for one in node.settings})
+        }
+        everywhere = set().union(*names.values())
+        for node_id, here in sorted(names.items()):
+            missing = sorted(everywhere - here)
+            if missing:
+                yield Finding(
+                    KINDS["listener-missing"],
+                    Severity.WARNING,
+                    f"{protocol}.listeners",
+                    f"node {node_id} has no {_PROTOCOLS[protocol]} listener {' and '.join(missing)}, and other nodes "
+                    "have: clients that come by it there are not told of this node",
+                    node_id=node_id,
+                )
+
+
+_PROTOCOLS: Final = {"kafka": "Kafka", "grpc": "gRPC"}
 
 
 def _topic_settings(cluster: Cluster) -> Iterator[Finding]:

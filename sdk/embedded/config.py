@@ -17,6 +17,8 @@ _GIVEN_ELSEWHERE: Final = {
     "data.dir": "it is the first argument of open()",
     "kafka.listen": 'give it as open(..., kafka="HOST:PORT")',
     "grpc.listen": 'give it as open(..., grpc="HOST:PORT")',
+    "kafka.listeners": 'a log in a program has one listener for Kafka\'s clients: open(..., kafka="HOST:PORT")',
+    "grpc.listeners": 'a log in a program has one listener for gRPC: open(..., grpc="HOST:PORT")',
     "log.level": "the node writes to Python's logging: set the level of the logger semel there",
     "log.format": "the node writes to Python's logging: choose a formatter there",
 }

@@ -23,14 +23,14 @@ from semel.protocol.api.transactions import DescribeTransactionRequest, InitProd
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError, error_for
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_decoder import Record
-from semel.protocol.schemes import with_scheme_of, without_scheme
+from semel.protocol.schemes import without_scheme
 from semel.runtime.inline_executor import InlineExecutor
-from semel.runtime.ports import lasting_address
 from semel.runtime.simulated_storage import SimulatedStorage
 from semel.sdk.embedded.hosted_node import HostedNode
 from semel.sdk.testing.clock import BrokerClock
 from semel.sdk.testing.fault import Fault
 from semel.sdk.testing.interceptor import FaultInterceptor, Loss
+from semel.sdk.testing.lasting_listeners import addresses_again, give_lasting_addresses, main_address
 from semel.sdk.testing.memory_data import FOLDER, MemoryData, Unsynced
 from semel.sdk.testing.stored_records import partitions_of, read_records
 
@@ -88,8 +88,7 @@ class Broker:
             if name in _OWN_SETTINGS:
                 raise UsageError(f"{name} is not for tests: this broker keeps everything in memory")
             self._values[name] = value
-        for name in ("kafka.listen", "grpc.listen"):
-            self._values[name] = lasting_address(self._values[name])
+        give_lasting_addresses(self._values)
         self._config()
         self._seed = seed
         self._clock = BrokerClock(frozen=frozen_clock)
@@ -124,9 +123,7 @@ class Broker:
         )
         hosted.start(START_TIMEOUT_S)
         self._hosted = hosted
-        config = hosted.node.config
-        self._values["grpc.listen"] = with_scheme_of(config.grpc_listen, hosted.node.grpc_address)
-        self._values["kafka.listen"] = with_scheme_of(config.kafka_listen, hosted.node.kafka_address)
+        self._values |= addresses_again(hosted.node)
 
     def stop(self) -> None:
         """Stop as SIGTERM does: requests in flight end, everything is flushed. The data stays for `start`."""
@@ -213,13 +210,13 @@ class Broker:
     def bootstrap(self) -> str:
         """HOST:PORT for Semel's own clients (gRPC). Stays the same over restarts."""
         self._check_started()
-        return str(self._values["grpc.listen"])
+        return main_address(self._values, "grpc")
 
     @property
     def kafka(self) -> str:
         """HOST:PORT for Kafka's clients, their `bootstrap.servers`. Stays the same over restarts."""
         self._check_started()
-        return without_scheme(str(self._values["kafka.listen"]))
+        return without_scheme(main_address(self._values, "kafka"))
 
     # --- Topics and what is in them -----------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from semel.runtime.simulated_storage import SimulatedStorage
 from semel.runtime.storage import make_lasting_folder
 from semel.sdk.embedded.hosted_node import HostedNode
 from semel.sdk.testing.broker import DEFAULTS, START_TIMEOUT_S, STOP_GRACE_MS, setting_name
+from semel.sdk.testing.lasting_listeners import addresses_again, give_lasting_addresses, main_address
 from semel.sdk.testing.memory_data import FOLDER, MemoryData, Unsynced
 
 NODES_MAX: Final = 9
@@ -43,7 +44,7 @@ _DEFAULTS: Final[Mapping[str, object]] = {
 }
 _OWN_SETTINGS: Final = ("data.dir", "metadata.url", "node.id", "peer.listen", "cluster.secret.file")
 _PAUSE_S: Final = 0.01
-_KEEPS: Final = ("kafka.listen", "grpc.listen", "peer.listen")
+_PEER: Final = "peer.listen"
 
 _Result = TypeVar("_Result")
 
@@ -179,12 +180,12 @@ class Cluster:
     @property
     def bootstrap(self) -> str:
         """The nodes' addresses for Semel's own clients (gRPC), with commas. They stay the same over restarts."""
-        return self._addresses("grpc.listen")
+        return self._addresses("grpc")
 
     @property
     def kafka(self) -> str:
         """The nodes' addresses for Kafka's clients, their `bootstrap.servers`."""
-        return self._addresses("kafka.listen")
+        return self._addresses("kafka")
 
     def create_topic(
         self, name: str, *, partitions: int = 1, replicas: int = -1, configs: Mapping[str, str] | None = None
@@ -232,10 +233,10 @@ class Cluster:
     def _chosen(self, node: int | None) -> list[_Member]:
         return list(self._members.values()) if node is None else [self._member(node)]
 
-    def _addresses(self, name: str) -> str:
+    def _addresses(self, protocol: str) -> str:
         if self._shared is None:
             raise UsageError("the cluster has no addresses before it is started: start() it, or use a with-block")
-        return ",".join(str(member.values[name]) for member in self._members.values())
+        return ",".join(main_address(member.values, protocol) for member in self._members.values())
 
     def _reachable(self) -> _Member:
         """Return a node that runs and is neither paused nor cut off."""
@@ -260,7 +261,8 @@ class _Member:
 
     def __init__(self, number: int, values: dict[str, object], seed: int) -> None:
         self.values = {**values, "node.id": number, "data.dir": FOLDER}
-        self.values |= {name: lasting_address(self.values[name]) for name in _KEEPS}
+        self.values[_PEER] = lasting_address(self.values[_PEER])
+        give_lasting_addresses(self.values)
         self.is_cut = False
         self._number = number
         self._seed = seed
@@ -301,9 +303,8 @@ class _Member:
         self._hosted = hosted
         node = hosted.node
         assert node.peer_listener is not None
-        addresses = (node.kafka_address, node.grpc_address, f"127.0.0.1:{node.peer_listener.port}")
-        given = (node.config.kafka_listen, node.config.grpc_listen, node.config.peer_listen)
-        self.values |= dict(zip(_KEEPS, map(with_scheme_of, given, addresses), strict=True))
+        peer = with_scheme_of(node.config.peer_listen, f"127.0.0.1:{node.peer_listener.port}")
+        self.values |= {**addresses_again(node), _PEER: peer}
 
     def run(self, work: Callable[[Node], Coroutine[Any, Any, _Result]]) -> _Result:
         hosted = self._running()

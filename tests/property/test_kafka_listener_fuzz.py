@@ -58,8 +58,8 @@ async def _fuzz(folder: Path, unexpected: _Unexpected) -> None:
     async with running_node(folder, max_partitions=300) as node:
         await create_topic(node, "t", 3)
         await create_topic(node, "u")
-        assert node._kafka is not None
-        listener = node._kafka
+        assert node.kafka_listener is not None
+        listener = node.kafka_listener
         apis = list(listener.registry)
         maker = RequestMaker(FUZZ_SEED, [topic.topic_id.bytes for topic in node.metadata.image.topics.values()])
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -115,8 +115,8 @@ async def _until_quiet(node: Node) -> None:
     gc.collect()
     async with asyncio.timeout(20):
         while True:
-            assert node._kafka is not None
-            statistics = node._kafka.statistics()
+            assert node.kafka_listener is not None
+            statistics = node.kafka_listener.statistics()
             if statistics.connections == 0 and statistics.reserved_bytes == 0:
                 return
             await asyncio.sleep(0.02)

@@ -10,6 +10,7 @@ from semel.broker.acls.rights import ALL_RIGHTS, Rights
 from semel.broker.handlers.fetch.sessions import FetchContext
 from semel.protocol.errors import SemelError
 from semel.protocol.kafka.fetch import FetchPartition, FetchPartitionResponse, FetchRequest, FetchResponse
+from semel.protocol.listener_names import DEFAULT_LISTENER
 
 if TYPE_CHECKING:
     from semel.broker.logs.partition import Partition
@@ -121,6 +122,7 @@ class FetchCall:
         "context",
         "done",
         "finished",
+        "listener_name",
         "min_bytes",
         "records",
         "request",
@@ -154,6 +156,8 @@ class FetchCall:
         """How long a follower may not have heard from its leader, and is read from; None: only leaders are."""
         self.usage: FetchUsage | None = None
         """What the answer counts for; None where it counts for nothing."""
+        self.listener_name = DEFAULT_LISTENER
+        """Of the listener that the reader came by."""
         self.records = 0
         """Offsets that the last reading of its partitions covered."""
 

@@ -51,6 +51,7 @@ from semel.protocol.kafka.fetch import (
     FetchRequest,
     FetchResponse,
 )
+from semel.protocol.listener_names import DEFAULT_LISTENER
 from semel.runtime.storage import FileRange
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class FetchHandler:
         only_leader: bool = False,
         rights: Rights = ALL_RIGHTS,
         usage: FetchUsage | None = None,
+        listener_name: str = DEFAULT_LISTENER,
     ) -> FetchResponse | WaitingFetch | LargeFetch:
         """Return the answer, or the fetch that will call `done` with it unless it is cancelled.
 
@@ -128,6 +130,7 @@ class FetchHandler:
         only_leader: whether partitions that this node follows are refused
         rights:      of the reader
         usage:       what the answer counts for
+        listener_name: of the listener that the reader came by
         """
         now_ms = self.node.clock.now_ms()
         context = self.sessions.open(
@@ -138,6 +141,7 @@ class FetchHandler:
             bytes_max = min(bytes_max, usage.bytes_max() or bytes_max)
         call = FetchCall(request, version, context, done, bytes_max, rights)
         call.usage = usage
+        call.listener_name = listener_name
         if version >= FOLLOWERS_MIN_VERSION and not only_leader:
             call.silent_max_s = self.node.config.replica_lag_time_max_ms / 1000
         call.begun_ms = now_ms
@@ -209,7 +213,7 @@ class FetchHandler:
         error, session_id, told = call.context.answer(responses, self.node.clock.now_ms())
         endpoints: list[NodeEndpoint] = []
         if call.version >= ENDPOINTS_MIN_VERSION:
-            endpoints = leader_endpoints(self.node, {response.leader_id for response in told})
+            endpoints = leader_endpoints(self.node, {response.leader_id for response in told}, call.listener_name)
         if error is ErrorCode.NONE:
             # Here, and not where it was read: a fetch that waited has read twice, and is answered once.
             for partition, response in found.sources:

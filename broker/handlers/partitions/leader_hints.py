@@ -31,14 +31,17 @@ def current_leader(node: Services, tp: TopicPartition) -> tuple[int, int]:
     return state.leader, epoch
 
 
-def leader_endpoints(node: Services, leaders: Iterable[int]) -> list[NodeEndpoint]:
-    """Return where the leaders that an answer names listen."""
+def leader_endpoints(node: Services, leaders: Iterable[int], listener: str) -> list[NodeEndpoint]:
+    """Return where the leaders that an answer names listen to clients that came by the listener of this name.
+
+    One that has no such listener is left out, as in Kafka.
+    """
     named = {leader for leader in leaders if leader != NO_LEADER}
     brokers = node.metadata.image.brokers if named else {}
     return [
-        NodeEndpoint(broker.node_id, broker.kafka_host, broker.kafka_port, broker.rack or None)
+        NodeEndpoint(broker.node_id, endpoint.host, endpoint.port, broker.rack or None)
         for leader in named
-        if (broker := brokers.get(leader)) is not None
+        if (broker := brokers.get(leader)) is not None and (endpoint := broker.kafka_at(listener)) is not None
     ]
 
 

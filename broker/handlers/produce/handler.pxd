@@ -22,7 +22,7 @@ cdef class ProduceHandler:
     cdef public Py_ssize_t timed_out_requests
     cdef public dict _refused_early
     cdef public object large_requests
-    cdef public bint _names_leaders
+    cdef public bint names_leaders
 
     @cython.locals(acks=cython.int, answers=list, item=ProducePartition)
     cpdef object begin_part(self, ProduceRequest request, int version, object done, object turn)

@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from semel.broker.handlers.partitions.leader_hints import HINTED, current_leader, leader_endpoints, not_here
+from semel.broker.handlers.partitions.leader_hints import HINTED, current_leader, not_here
 from semel.broker.handlers.produce.batch_checks import PLAIN_BYTES_MAX, BatchChecks, Outcome, Turn, Unchecked
 from semel.broker.handlers.produce.confirmations import Confirmations
 from semel.broker.handlers.produce.early_refusals import EarlyRefusals
@@ -113,7 +113,8 @@ class ProduceHandler:
         self.early_refusals = EarlyRefusals(node)
         self.large_requests: set[asyncio.Task[None]] = set()
         """The tasks that append them: the event loop itself only refers to them weakly."""
-        self._names_leaders = False
+        self.names_leaders = False
+        """Whether an answer has ever named a leader: only then they are looked through for addresses."""
         """Whether any answer ever named a leader: until then, answers are not searched for them."""
 
     @property
@@ -209,14 +210,12 @@ class ProduceHandler:
         if version >= ENDPOINTS_MIN_VERSION and code in HINTED:
             tp = TopicPartition(item.topic, item.partition)
             answer.leader_id, answer.leader_epoch = current_leader(self.node, tp)
-            self._names_leaders = True
+            self.names_leaders = True
         return answer
 
     def response(self, partitions: list[ProducePartitionResponse]) -> ProduceResponse:
-        """Return the whole answer, with the addresses of the leaders that it names (KIP-951)."""
-        if not self._names_leaders:
-            return ProduceResponse(partitions)
-        return ProduceResponse(partitions, 0, leader_endpoints(self.node, [each.leader_id for each in partitions]))
+        """Return the whole answer. The listener adds the addresses of the leaders that it names (KIP-951)."""
+        return ProduceResponse(partitions)
 
     def refusal(self, item: ProducePartition, error: SemelError, version: int) -> ProducePartitionResponse:
         """Count a refused batch, and return the answer to it."""

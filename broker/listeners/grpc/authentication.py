@@ -9,7 +9,6 @@ whether the node serves.
 from __future__ import annotations
 
 import asyncio
-from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -19,7 +18,7 @@ from grpc_health.v1 import health_pb2
 from semel.broker.audit.log import Audit
 from semel.broker.listeners.grpc.callers import set_user
 from semel.broker.listeners.grpc.errors import ERROR_METADATA
-from semel.broker.users.exchanges import TOKEN_BYTES_MAX
+from semel.broker.users.basic import parse_basic
 from semel.broker.users.tokens import TokenError
 from semel.protocol.errors import ErrorCode, RetriableError
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 AUTHORIZATION: Final = "authorization"
-_SCHEME: Final = "basic "
 _BEARER: Final = "bearer "
 _OPEN: Final = f"/{health_pb2.DESCRIPTOR.services_by_name['Health'].full_name}/"
 _NEEDED: Final = "this node serves users alone: give sasl.username and sasl.password (docs/security.md)"
@@ -88,7 +86,7 @@ class AuthenticatingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
         users = self._users
         if users is None:
             return self._refusing("", _NO_PASSWORDS)
-        name, password = _parsed(text)
+        name, password = parse_basic(text)
         await users.settled()
         if users.delegation is not None and not users.has(name):
             delegated = users.delegation.check(name, password)
@@ -150,17 +148,6 @@ class AuthenticatingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
             watch, handler.request_deserializer, handler.response_serializer
         )
         return made
-
-
-def _parsed(text: str) -> tuple[str, str]:
-    """Return a name and a password; empty ones, which nobody has, for what is no such pair."""
-    if text[: len(_SCHEME)].lower() != _SCHEME or len(text) > 2 * TOKEN_BYTES_MAX:
-        return "", ""
-    try:
-        name, _, password = b64decode(text[len(_SCHEME) :].strip(), validate=True).decode().partition(":")
-    except ValueError:  # no base64, or no UTF-8 in it
-        return "", ""
-    return name, password
 
 
 def _ending(

@@ -16,8 +16,10 @@ from semel.runtime.turns import in_turns
 class MetadataService:
     """Where things are."""
 
-    def __init__(self, node: Services) -> None:
+    def __init__(self, node: Services, listener: str) -> None:
+        """`listener`: the name of the one that callers come by."""
         self._node = node
+        self._listener = listener
 
     async def get_metadata(
         self, request: metadata_pb2.GetMetadataRequest, _context: Context
@@ -36,7 +38,7 @@ class MetadataService:
         found += await topics_by_id(self._node, rights, topic_ids)
         if request.all_topics:
             found += await all_topics(self._node, rights, include_internal=request.include_internal)
-        cluster = metadata.cluster(self._node)
+        cluster = metadata.cluster_of_grpc(self._node, self._listener)
         message = metadata_pb2.GetMetadataResponse(
             cluster_id=cluster.cluster_id,
             controller_id=cluster.controller_id,

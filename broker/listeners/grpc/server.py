@@ -21,6 +21,7 @@ from semel.broker.listeners.grpc.services import SemelServices
 from semel.broker.open_files import open_files_limit, share_open_files
 from semel.broker.services import Services
 from semel.broker.start_errors import NodeStartError, StartFailure
+from semel.protocol.listener_names import DEFAULT_LISTENER
 
 if TYPE_CHECKING:
     from semel.broker.listeners.interception import Interceptor
@@ -58,20 +59,26 @@ class GrpcListener:
         certificates: Certificates | None = None,
         users: Users | None = None,
         tokens: Tokens | None = None,
+        *,
+        listener: str = DEFAULT_LISTENER,
+        sharing: int = 1,
     ) -> None:
         """`produce` and `fetch` are those of the Kafka listener: all listeners of a node share them.
 
+        listener: its name, which answers go by
+        sharing: how many gRPC listeners share what the node serves at once: each has its part
         certificates: where connections are encrypted
         users, tokens: where clients alone are served that prove who they are
         """
         asks = users is not None or tokens is not None
         self._passwords = AuthenticatingInterceptor(users, tokens, node.audit) if asks else None
         self._certificates = certificates
-        self.services = SemelServices(node, produce, fetch, times)
+        self.services = SemelServices(node, produce, fetch, times, listener)
         self.malformed = self.services.malformed
         self.address = address
         """Where it listens; with the real port once it was started."""
         self._node = node
+        self._sharing = sharing
         others = () if interceptor is None else tuple(interceptor.grpc_interceptors())
         self._interceptors = others if self._passwords is None else (self._passwords, *others)
         self._health = HealthServicer()
@@ -84,8 +91,8 @@ class GrpcListener:
         config = self._node.config
         server = aio.server(
             interceptors=self._interceptors,
-            options=_options(config),
-            maximum_concurrent_rpcs=config.grpc_max_concurrent_rpcs,
+            options=_options(config, self._sharing),
+            maximum_concurrent_rpcs=max(config.grpc_max_concurrent_rpcs // self._sharing, 1),
         )
         names = [reflection.SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
         for name, handler in self.services.handlers().items():
@@ -132,10 +139,10 @@ class GrpcListener:
             self.malformed.log.close()
 
 
-def _options(config: NodeConfig) -> list[tuple[str, Any]]:
+def _options(config: NodeConfig, sharing: int) -> list[tuple[str, Any]]:
     return [
         # One more is closed by the library as soon as it is accepted.
-        ("grpc.max_allowed_incoming_connections", share_open_files(config, open_files_limit()).grpc),
+        ("grpc.max_allowed_incoming_connections", max(share_open_files(config, open_files_limit()).grpc // sharing, 1)),
         # Until the client's first settings: a connection that says nothing is closed.
         ("grpc.server_handshake_timeout_ms", config.grpc_handshake_timeout_ms),
         ("grpc.max_connection_idle_ms", config.connections_max_idle_ms),

@@ -28,6 +28,7 @@ from semel.broker.listeners.grpc.usage import counted_call
 from semel.broker.listeners.grpc.user_service import UserService
 from semel.broker.listeners.grpc.whereabouts import with_whereabouts
 from semel.broker.services import Services
+from semel.protocol.listener_names import DEFAULT_LISTENER
 from semel.protocol.v1 import (
     acls_pb2,
     cluster_pb2,
@@ -48,9 +49,18 @@ class SemelServices:
     """What a node answers to the calls of semel.v1."""
 
     def __init__(
-        self, node: Services, produce: ProduceHandler, fetch: FetchHandler, times: CallTimes | None = None
+        self,
+        node: Services,
+        produce: ProduceHandler,
+        fetch: FetchHandler,
+        times: CallTimes | None = None,
+        listener: str = DEFAULT_LISTENER,
     ) -> None:
-        """`produce` and `fetch` are those of the Kafka listener: all listeners of a node share them."""
+        """`produce` and `fetch` are those of the Kafka listener: all listeners of a node share them.
+
+        listener: the name of the one that callers come by
+        """
+        self._listener = listener
         self.malformed = Malformed()
         self._node = node
         self._times = times
@@ -60,8 +70,8 @@ class SemelServices:
         """Return the handlers of all services, by the services' full names."""
         node = self._node
         services = (
-            (metadata_pb2, "MetadataService", MetadataService(node)),
-            (topics_pb2, "TopicService", TopicService(node)),
+            (metadata_pb2, "MetadataService", MetadataService(node, self._listener)),
+            (topics_pb2, "TopicService", TopicService(node, self._listener)),
             (cluster_pb2, "ClusterService", ClusterService(node)),
             (groups_pb2, "GroupService", GroupService(node)),
             (transactions_pb2, "TransactionService", TransactionService(node)),
@@ -81,7 +91,7 @@ class SemelServices:
                 max_array_length=node.config.grpc_max_array_length,
                 times=self._times,
                 malformed=self.malformed,
-                explain=partial(with_whereabouts, node),
+                explain=partial(with_whereabouts, node, self._listener),
                 rights=partial(rights_of, node),
                 counts=partial(counted_call, node),
             )

@@ -27,8 +27,10 @@ _CHANGED_SETTINGS_MAX: Final = 1_000
 class TopicService:
     """Topics, their settings and their offsets."""
 
-    def __init__(self, node: Services) -> None:
+    def __init__(self, node: Services, listener: str) -> None:
+        """`listener`: the name of the one that callers come by."""
         self._node = node
+        self._listener = listener
 
     async def create_topics(
         self, request: topics_pb2.CreateTopicsRequest, _context: Context
@@ -86,7 +88,12 @@ class TopicService:
         if kind is ResourceType.TOPIC:
             await know_topics(self._node, [request.resource_name])
         entries = configs.describe_configs(
-            self._node, rights, kind, request.resource_name, tuple(dict.fromkeys(request.names))
+            self._node,
+            rights,
+            kind,
+            request.resource_name,
+            tuple(dict.fromkeys(request.names)),
+            listener=self._listener,
         )
         return topics_pb2.DescribeConfigsResponse(
             entries=[
@@ -179,7 +186,7 @@ class TopicService:
         """Return what kind of resource has the settings. Each node answers for its own: raises who to ask instead."""
         kind, name = _resource_type(request.resource_type), request.resource_name
         if kind is ResourceType.BROKER and name.isdecimal() and len(name) < 11:
-            address = address_of_other(self._node, int(name))
+            address = address_of_other(self._node, int(name), self._listener)
             if address:
                 raise elsewhere(ErrorCode.BROKER_NOT_AVAILABLE, f"node {name} answers for its own settings", address)
         return kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from google.protobuf.message import Message
 
 from semel.broker.handlers.partitions.leader_hints import current_leader
-from semel.broker.metadata.image import BrokerImage
+from semel.broker.metadata.changes import Endpoint
 from semel.broker.services import Services
 from semel.protocol.api.elsewhere import SENT_AWAY, ElsewhereError, elsewhere
 from semel.protocol.errors import ErrorCode, SemelError
@@ -13,8 +13,10 @@ from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from semel.protocol.plain_messages import from_message
 
 
-def with_whereabouts(node: Services, request: Message, error: SemelError) -> SemelError:
+def with_whereabouts(node: Services, listener: str, request: Message, error: SemelError) -> SemelError:
     """Return what to refuse a request with: an error of `SENT_AWAY` with the other node's address, where that is known.
+
+    listener: the name of the one that the caller came by
 
     Where the metadata knows of no other node the error stays as it is, and the caller asks again later.
     """
@@ -27,23 +29,26 @@ def with_whereabouts(node: Services, request: Message, error: SemelError) -> Sem
     if tp is None:
         return error
     leader, _ = current_leader(node, tp)
-    address = address_of_other(node, leader)
+    address = address_of_other(node, leader, listener)
     return elsewhere(error.code, error.message, address) if address else error
 
 
-def address_of_other(node: Services, node_id: int) -> str:
-    """Return the gRPC address of another node; "" for this one, and for one that is not known.
+def address_of_other(node: Services, node_id: int, listener: str) -> str:
+    """Return the gRPC address that another node has for callers who come by the listener of this name.
+
+    "" for this node, for one that is not known, and for one that has no such listener.
 
     Where this node runs alone, what else is registered is a former id of it.
     """
     broker = node.metadata.image.brokers.get(node_id)
     is_other = broker is not None and node_id != node.config.node_id and bool(node.config.peer_listen)
-    return _address(broker) if broker is not None and is_other else ""
+    return _address(broker.grpc_at(listener)) if broker is not None and is_other else ""
 
 
-def _address(broker: BrokerImage) -> str:
-    host = f"[{broker.grpc_host}]" if ":" in broker.grpc_host else broker.grpc_host
-    return f"{host}:{broker.grpc_port}" if broker.grpc_host and broker.grpc_port else ""
+def _address(at: Endpoint | None) -> str:
+    if at is None or not at.host or not at.port:
+        return ""
+    return f"[{at.host}]:{at.port}" if ":" in at.host else f"{at.host}:{at.port}"
 
 
 def _partition_of(node: Services, request: Message, code: ErrorCode) -> TopicPartition | None:

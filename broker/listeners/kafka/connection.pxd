@@ -26,6 +26,7 @@ cdef class KafkaConnection:
     cdef public Output output
     cdef public object address
     cdef public object peer
+    cdef public object listener_name
     cdef public object peer_node
     cdef public object authentication
     cdef public object access

@@ -120,6 +120,9 @@ class Listener(Protocol):
     @property
     def refusals(self) -> LimitedLog: ...
 
+    @property
+    def listener_name(self) -> str: ...
+
     def connected(self, connection: KafkaConnection) -> bool:
         """Accept a new connection. Returns whether it may stay."""
         ...
@@ -167,6 +170,8 @@ class KafkaConnection:
         self._descriptor = -1
         self.output: Output | None = None
         self.address = self.peer = ""
+        self.listener_name = listener.listener_name
+        """Of the listener that the client came by."""
         self.peer_node = NO_PEER
         """The node at the other end, where it has proven to be one of this cluster."""
         self.authentication: Authentication | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from semel.broker.handlers.fetch.handler import FetchHandler
+from semel.broker.handlers.partitions.leader_hints import leader_endpoints
 from semel.broker.handlers.produce.handler import ProduceHandler
 from semel.broker.listeners.kafka.limits import entries_max
 from semel.broker.listeners.kafka.registry import LATER, Answer, Api, RequestContext
@@ -53,10 +54,10 @@ def produce_api(handler: ProduceHandler) -> Api:
             context.rights,
             request,
             version,
-            lambda response: context.answer(response.frame(version, context.correlation_id)),
+            lambda response: context.answer(_framed(handler, context, response)),
             context,
         )
-        return LATER if response is None else response.frame(version, context.correlation_id)
+        return LATER if response is None else _framed(handler, context, response)
 
     return Api(
         ApiKey.PRODUCE,
@@ -68,6 +69,14 @@ def produce_api(handler: ProduceHandler) -> Api:
     )
 
 
+def _framed(handler: ProduceHandler, context: RequestContext, response: ProduceResponse) -> Sequence[Part]:
+    """Return the answer, with the addresses of the leaders that it names: those for this listener's clients."""
+    if handler.names_leaders:
+        leaders = [each.leader_id for each in response.partitions]
+        response.node_endpoints = leader_endpoints(context.node, leaders, context.listener_name)
+    return response.frame(context.api_version, context.correlation_id)
+
+
 def _begin_counted(handler: ProduceHandler, context: RequestContext, request: ProduceRequest) -> Answer:
     """Begin a request of a client with a quota, whose answer says how long nothing more is read of it."""
     version = context.api_version
@@ -75,7 +84,7 @@ def _begin_counted(handler: ProduceHandler, context: RequestContext, request: Pr
     def framed(response: ProduceResponse) -> Sequence[Part]:
         assert context.usage is not None
         response.throttle_time_ms = context.usage.produced()
-        return response.frame(version, context.correlation_id)
+        return _framed(handler, context, response)
 
     response = begin_produce(
         handler, context.rights, request, version, lambda response: context.answer(framed(response)), context
@@ -102,6 +111,7 @@ def fetch_api(handler: FetchHandler) -> Api:
             lambda response: context.answer(response.frame(version, context.correlation_id)),
             rights=context.rights,
             usage=context.usage,
+            listener_name=context.listener_name,
         )
         if isinstance(begun, FetchResponse):
             return begun.frame(version, context.correlation_id)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from semel.broker.config.kafka_limits import KafkaLimits
-from semel.broker.listeners.acceptor import Acceptor, ConnectionLimits
+from semel.broker.listeners.acceptor import Acceptor, ConnectionLimits, OpenConnections
 from semel.broker.listeners.kafka.api_versions import api_versions_api
 from semel.broker.listeners.kafka.connection import (
     PROGRESS_BYTES_MIN,
@@ -24,6 +24,7 @@ from semel.broker.listeners.kafka.connection import (
 )
 from semel.broker.listeners.kafka.registry import Api, ApiRegistry
 from semel.broker.listeners.kafka.request_memory import RequestMemory
+from semel.protocol.listener_names import DEFAULT_LISTENER
 from semel.runtime.limited_log import LimitedLog
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class FrameListener(ABC):
 
     name = "Kafka"
     """As messages call it."""
+    listener_name = DEFAULT_LISTENER
+    """What answers go by: the addresses of listeners that have this name."""
     look_s_max = float("inf")
     """How often connections are looked at, at least."""
 
@@ -58,10 +61,12 @@ class FrameListener(ABC):
         *,
         request_times: Sequence[RequestTimes] | None = None,
         encryption: Callable[[], ssl.SSLContext] | None = None,
+        beside: FrameListener | None = None,
     ) -> None:
         """`apis`: what is served besides ApiVersions. request_times: by API key, where requests are measured.
 
         encryption: gives what a connection is encrypted with; None: they are not
+        beside:     another listener that this one shares its limits with, of connections and of memory
         """
         self._encryption = encryption
         self.node = node
@@ -80,7 +85,12 @@ class FrameListener(ABC):
         self._is_cut_off = False
         self._listens = True
         self._connections: dict[KafkaConnection, None] = {}
-        self.room = RequestMemory(self.limits.queued_max_request_bytes, self.limits.socket_request_max_bytes)
+        self.room: RequestMemory = (
+            RequestMemory(self.limits.queued_max_request_bytes, self.limits.socket_request_max_bytes)
+            if beside is None
+            else beside.room
+        )
+        self._open: OpenConnections = OpenConnections() if beside is None else beside._open
         self._room_told_at = -_ROOM_TOLD_EVERY_S
         self._watch_timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event | None = None
@@ -117,7 +127,7 @@ class FrameListener(ABC):
         self.loop = asyncio.get_running_loop()
         limits = self._connection_limits()
         self._acceptor = Acceptor(
-            self.name, self._protocol, limits, self.refusals, self._encryption, self._connection_wait_s
+            self.name, self._protocol, limits, self.refusals, self._encryption, self._connection_wait_s, self._open
         )
         await self.listen()
         self._watch()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from semel.broker.acls.principals import USER, principal_of_user
@@ -20,6 +20,7 @@ from semel.broker.listeners.kafka.frame_listener import FrameListener
 from semel.broker.users.authentication import Authentication
 from semel.protocol.acls import ANONYMOUS
 from semel.protocol.kafka.api import ApiKey, WireFormatError
+from semel.protocol.listener_names import DEFAULT_LISTENER
 
 if TYPE_CHECKING:
     from semel.broker.listeners.interception import Interceptor
@@ -38,6 +39,27 @@ _LOOK_S: Final = 5.0
 """How often it is looked whether the users of connections are still there."""
 _AUTHENTICATING: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 _BEFORE_AUTHENTICATION: Final = (ApiKey.API_VERSIONS, *_AUTHENTICATING)
+
+
+_COUNTED_BY_EACH: Final = (
+    "received_bytes",
+    "sent_bytes",
+    "sendfile_bytes",
+    "connections",
+    "accepted_connections",
+    "refused_connections",
+    "refused_of_address",
+    "throttled_connections",
+    "failed_handshakes",
+    "failed_authentications",
+    "accepts_exhausted",
+    "aborted_connections",
+    "idle_connections_closed",
+    "slow_connections",
+    "crowding_connections",
+    "out_of_memory_connections",
+)
+"""What each of several listeners counts for itself; the rest is of what they share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +124,18 @@ class KafkaListener(FrameListener):
         certificates: Certificates | None = None,
         users: Users | None = None,
         tokens: Tokens | None = None,
+        listener_name: str = DEFAULT_LISTENER,
+        beside: KafkaListener | None = None,
     ) -> None:
         """`produce` and `fetch`: the node's handlers, where other listeners share them; own ones otherwise.
 
         `request_times`: by API key, where requests are measured. `certificates`: where connections are encrypted.
         `users`, `tokens`: where clients alone are served that prove who they are.
+        `listener_name`: what answers go by. `beside`: another listener that this one shares its limits with.
         """
+        self.listener_name = listener_name
+        if listener_name != DEFAULT_LISTENER:
+            self.name = f"Kafka {listener_name}"
         limits = limits or KafkaLimits()
         encryption = None if certificates is None else certificates.for_clients
         self.produce = produce or ProduceHandler(node)
@@ -119,7 +147,9 @@ class KafkaListener(FrameListener):
         if self._asks:
             apis = (*apis, *AUTHENTICATION_APIS)
             self.look_s_max = _LOOK_S
-        super().__init__(node, host, port, limits, apis, request_times=request_times, encryption=encryption)
+        super().__init__(
+            node, host, port, limits, apis, request_times=request_times, encryption=encryption, beside=beside
+        )
         node.client_quotas.on_change(self._quotas_changed)
         if interceptor is not None:
             self.registry.replace(interceptor.kafka_api)
@@ -237,8 +267,15 @@ class KafkaListener(FrameListener):
         connection.abort(f"the client has not authenticated within kafka.request.receive.timeout.ms={timeout_ms}")
         return True
 
-    def statistics(self) -> KafkaListenerStatistics:
-        """Return the counters."""
+    def statistics(self, others: Sequence[KafkaListener] = ()) -> KafkaListenerStatistics:
+        """Return the counters; with those of `others` that stand beside this listener added."""
+        own = self._own_statistics()
+        found = [other._own_statistics() for other in others]
+        sums = {name: sum(getattr(each, name) for each in (own, *found)) for name in _COUNTED_BY_EACH}
+        requests = {api: sum(each.requests.get(api, 0) for each in (own, *found)) for api in own.requests}
+        return replace(own, requests=requests, **sums) if found else own
+
+    def _own_statistics(self) -> KafkaListenerStatistics:
         counters = self.counters
         open_outputs = [each.output for each in self._connections if each.output is not None]
         return KafkaListenerStatistics(

@@ -55,6 +55,11 @@ class Connection(Protocol):
     def peer(self) -> str: ...
 
     @property
+    def listener_name(self) -> str:
+        """Of the listener that the client came by."""
+        ...
+
+    @property
     def peer_node(self) -> int:
         """The node at the other end, where it has proven to be one of this cluster; NO_PEER for clients."""
         ...
@@ -156,6 +161,11 @@ class RequestContext:
     @property
     def peer(self) -> str:
         return self._connection.peer
+
+    @property
+    def listener_name(self) -> str:
+        """Of the listener that the client came by: the answer names the addresses of those that have this name."""
+        return self._connection.listener_name
 
     @property
     def peer_node(self) -> int:

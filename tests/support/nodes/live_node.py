@@ -14,11 +14,11 @@ from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import LoadedConfig
 from semel.broker.node import Listener, Node
 from semel.protocol.ids import TopicPartition
-from semel.protocol.schemes import with_scheme_of
 from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.storage import Storage
 from semel.sdk.embedded.hosted_node import HostedNode
 from semel.sdk.testing.broker import START_TIMEOUT_S, STOP_GRACE_MS
+from semel.sdk.testing.lasting_listeners import addresses_again
 
 FAST: dict[str, Any] = {
     **SMALL,
@@ -35,7 +35,9 @@ class LiveNode:
     """
 
     def __init__(self, folder: Path, **settings: Any) -> None:
-        self._settings = {**FAST, "data_dir": str(folder / "data"), **settings}
+        given = {**FAST, "data_dir": str(folder / "data"), **settings}
+        listeners = {name.removesuffix("ers") for name in settings if name.endswith("_listeners")}
+        self._settings = {name: value for name, value in given.items() if name not in listeners}
         self._hosted: HostedNode | None = None
         self.storage: Storage = DiskStorage()
         self.node: Node
@@ -54,8 +56,8 @@ class LiveNode:
         self._hosted.start(START_TIMEOUT_S)
         self.node = self._hosted.node
         self.bootstrap = str(self.node.grpc_address)
-        for name, address in (("grpc_listen", self.bootstrap), ("kafka_listen", str(self.node.kafka_address))):
-            self._settings[name] = with_scheme_of(self._settings[name], address)
+        for name, value in addresses_again(self.node).items():
+            self._settings[name.replace(".", "_")] = value
 
     def stop(self) -> None:
         hosted, self._hosted = self._hosted, None

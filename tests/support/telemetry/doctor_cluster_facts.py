@@ -21,6 +21,7 @@ from semel.protocol.ids import NO_LEADER, TRANSACTIONS_TOPIC, TopicPartition
 T1 = TopicPartition("orders", 1)
 WHOLE = ReplicationFacts(T1, 1, (1, 2, 3), (1, 2, 3), min_insync_replicas=2)
 BEHIND = replace(WHOLE, isr=(1, 2), missing=(ReplicaFacts(3, 40),))
+TWO_LISTENERS = "default=127.0.0.1:9092,external=127.0.0.1:9093"
 REPLICATED = replace(TOPIC, replicas=3, min_insync_replicas=2)
 
 
@@ -68,6 +69,13 @@ CLUSTER_CASES: dict[str, tuple[Severity, tuple[NodeSnapshot, ...]]] = {
     ),
     "replicas-behind": (Severity.WARNING, three(replication=(BEHIND,), replication_total=1)),
     "throttle-left": (Severity.WARNING, three(throttled_topics=("orders",))),
+    "listener-missing": (
+        Severity.WARNING,
+        tuple(
+            replace(each, settings=settings_with(min_insync_replicas="2", kafka_listeners=items))
+            for each, items in zip(three(), (TWO_LISTENERS, TWO_LISTENERS, ""), strict=True)
+        ),
+    ),
     "replication-factor-one": (Severity.WARNING, three(topics=(replace(TOPIC, topic="alone"),))),
     "internal-topic-replicas": (
         Severity.WARNING,

@@ -42,6 +42,8 @@ HEALTHY_DISK = DiskFacts(
     maintenance_error="",
 )
 SETTINGS = {
+    "kafka.listeners": "",
+    "grpc.listeners": "",
     "durability": "disk",
     "transaction.max.timeout.ms": "900000",
     "offsets.retention.minutes": "10080",

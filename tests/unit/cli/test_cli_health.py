@@ -49,11 +49,11 @@ def test_a_node_serves_until_it_stops_and_takes_its_word_back_first(tmp_path: Pa
         async with running_node(tmp_path) as node:
             address = ("--bootstrap", str(node.grpc_address), "--timeout", "20")
             assert await asyncio.to_thread(health, *address) == (ExitCode.OK, "serving\n")
-            assert node._grpc is not None
-            await node._grpc._health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+            assert node.grpc_listener is not None
+            await node.grpc_listener._health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
             code, said = await asyncio.to_thread(health, *address)
             assert (code, "is stopping" in said) == (ExitCode.REFUSED, True), said
-            node._grpc._health._server_status.clear()
+            node.grpc_listener._health._server_status.clear()
             code, said = await asyncio.to_thread(health, *address)
             assert (code, "is starting" in said) == (ExitCode.REFUSED, True), said
 

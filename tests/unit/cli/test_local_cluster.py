@@ -69,3 +69,14 @@ def test_each_node_has_its_rack_or_all_have_one(text: str | None, expected: list
 def test_racks_that_are_not_one_for_each_node_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=f"broker.rack = {text}: with --nodes 3 it is one rack for all nodes, or 3"):
         racks(text)
+
+
+def test_listeners_with_names_are_counted_up_for_each_node() -> None:
+    items = "internal=127.0.0.1:9092,external=127.0.0.1:0?advertised=log1.example.com:19092"
+    flags = [("--kafka", "kafka.listeners", items), ("--set", "grpc.advertised", "log1.example.com:9094")]
+    second = plan_nodes(load_config(environment={}, flags=flags), 2)[1].settings
+    assert second["kafka.listeners"] == (
+        "internal=127.0.0.1:9102,external=127.0.0.1:0?advertised=log1.example.com:19102"
+    )
+    assert "kafka.listen" not in second
+    assert (second["grpc.listen"], second["grpc.advertised"]) == ("127.0.0.1:9104", "log1.example.com:9104")

@@ -149,6 +149,8 @@ def test_no_setting_looks_like_a_kubernetes_service_variable() -> None:
         value = SETTINGS[name].format(value_of(NodeConfig(), name)) or "sqlite:///x"
         if name.endswith(("advertised", "metrics.listen", "peer.listen")):
             value = "host:1"
+        elif name.endswith(".listeners"):
+            value = "internal=127.0.0.1:1"
         elif name.endswith("overrides"):
             value = "10.0.0.1:1"
         elif SETTINGS[name].choices:

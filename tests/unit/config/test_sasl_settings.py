@@ -26,9 +26,9 @@ ALL = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
             "sasl.enabled.mechanisms is empty",
         ),
         ({"kafka_listen": f"sasl://{HERE}:0", "sasl_enabled_mechanisms": ("GSSAPI",)}, "sasl.enabled.mechanisms"),
-        ({"peer_listen": f"sasl://{HERE}:0"}, "only kafka.listen, grpc.listen can have sasl://"),
-        ({"metrics_listen": f"tls+sasl://{HERE}:0"}, "only kafka.listen, grpc.listen can have sasl://"),
-        ({"kafka_advertised": f"sasl://{HERE}:1"}, "only kafka.listen, grpc.listen can have sasl://"),
+        ({"peer_listen": f"sasl://{HERE}:0"}, "only kafka.listen, grpc.listen, metrics.listen can have sasl://"),
+        ({"metrics_listen": f"sasl://{FAR}:0"}, "who reads the metrics would send their passwords readable"),
+        ({"kafka_advertised": f"sasl://{HERE}:1"}, "only kafka.listen, grpc.listen, metrics.listen can have sasl://"),
         ({"kafka_listen": f"tls+sasl://{HERE}:0", **USERS}, "needs a certificate"),
         ({"grpc_listen": f"sasl://{FAR}:0", **USERS}, "gRPC's clients would send their passwords readable"),
         (

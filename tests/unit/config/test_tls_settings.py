@@ -38,8 +38,10 @@ def load(values: dict[str, str]) -> NodeConfig:
             {"peer.listen": "tls://127.0.0.1:1", **FILES},
             "needs ssl.ca.location: a PEM file with the authorities of the",
         ),
-        ({"metrics.listen": "tls://127.0.0.1:1"}, "only kafka.listen, grpc.listen, peer.listen can have tls://"),
-        ({"kafka.advertised": "tls://broker:1"}, "only kafka.listen, grpc.listen, peer.listen can have tls://"),
+        (
+            {"kafka.advertised": "tls://broker:1"},
+            "only kafka.listen, grpc.listen, peer.listen, metrics.listen can have tls://",
+        ),
         ({"kafka.listen": "tls://9092"}, "kafka.listen = tls://9092 is not HOST:PORT"),
         ({"kafka.listen": "ssl://127.0.0.1:9092"}, "is not HOST:PORT"),
         ({"ssl.keystore.location": "x.jks"}, "use ssl.certificate.location and ssl.key.location, PEM files"),

@@ -32,6 +32,7 @@ from semel.broker.listeners.grpc.wire import WireCount
 from semel.broker.node import Node
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
 from semel.protocol.kafka.produce import ProducePartitionResponse, ProduceResponse
+from semel.protocol.listener_names import DEFAULT_LISTENER
 from semel.protocol.v1 import common_pb2, data_pb2, groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
 from semel.runtime.turns import TURN_SECONDS
 
@@ -76,8 +77,8 @@ def test_S2_malformed_messages_are_invalid_and_write_few_lines(
                 errors = [await garbage(channel, method) for _ in range(70)]
             assert {error.code() for error in errors} == {grpc.StatusCode.INVALID_ARGUMENT}
             assert method in (errors[0].details() or "")
-            assert node._grpc is not None
-            assert node._grpc.malformed.messages == 70
+            assert node.grpc_listener is not None
+            assert node.grpc_listener.malformed.messages == 70
 
     with caplog.at_level(logging.INFO):
         asyncio.run(test())
@@ -145,16 +146,16 @@ MANY = 40 * LOOKS_PER_TURN
 
 ONE_TOPIC = common_pb2.TopicPartitions(topic="there", partitions=range(MANY))
 CALLS: dict[str, Callable[[Node], Awaitable[Any]]] = {
-    "GetMetadata": lambda node: MetadataService(node).get_metadata(
+    "GetMetadata": lambda node: MetadataService(node, DEFAULT_LISTENER).get_metadata(
         metadata_pb2.GetMetadataRequest(topics=[f"n{number}" for number in range(MANY)]), UNUSED
     ),
-    "ListOffsets": lambda node: TopicService(node).list_offsets(
+    "ListOffsets": lambda node: TopicService(node, DEFAULT_LISTENER).list_offsets(
         topics_pb2.ListOffsetsRequest(
             items=[topics_pb2.ListOffsetsRequest.Item(topic="there", partition=number) for number in range(MANY)]
         ),
         UNUSED,
     ),
-    "DeleteRecords": lambda node: TopicService(node).delete_records(
+    "DeleteRecords": lambda node: TopicService(node, DEFAULT_LISTENER).delete_records(
         topics_pb2.DeleteRecordsRequest(
             items=[topics_pb2.DeleteRecordsRequest.Item(topic="there", partition=number) for number in range(MANY)]
         ),
@@ -358,8 +359,8 @@ async def append(node: Node, *sizes: int) -> None:
 
 
 def data_of(node: Node) -> DataService:
-    assert node._grpc is not None
-    return node._grpc.services.data
+    assert node.grpc_listener is not None
+    return node.grpc_listener.services.data
 
 
 PEER = cast(Context, Peer())
@@ -552,7 +553,7 @@ def test_S3_a_setting_is_described_once(tmp_path: Path) -> None:
         request = topics_pb2.DescribeConfigsRequest(
             resource_type=topics_pb2.TOPIC, resource_name="there", names=["cleanup.policy"] * 100
         )
-        response = await TopicService(node).describe_configs(request, UNUSED)
+        response = await TopicService(node, DEFAULT_LISTENER).describe_configs(request, UNUSED)
         assert [entry.name for entry in response.entries] == ["cleanup.policy"]
 
     run_with_node(tmp_path, test)
@@ -567,10 +568,10 @@ def test_S3_a_request_changes_so_many_settings_at_most(tmp_path: Path) -> None:
             resource_type=topics_pb2.TOPIC, resource_name="there", remove=[f"n{number}" for number in range(1001)] * 2
         )
         with pytest.raises(UsageError, match="more than 1000 settings are named"):
-            await TopicService(node).alter_configs(request, UNUSED)
+            await TopicService(node, DEFAULT_LISTENER).alter_configs(request, UNUSED)
         request = topics_pb2.AlterConfigsRequest(
             resource_type=topics_pb2.TOPIC, resource_name="there", remove=["cleanup.policy"] * 2000
         )
-        await TopicService(node).alter_configs(request, UNUSED)
+        await TopicService(node, DEFAULT_LISTENER).alter_configs(request, UNUSED)
 
     run_with_node(tmp_path, test)

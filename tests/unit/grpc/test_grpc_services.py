@@ -312,7 +312,7 @@ def test_what_nobody_expected_is_logged_and_not_told(
         raise ZeroDivisionError("secret detail")
 
     async def test(_: Node, channel: grpc.aio.Channel) -> None:
-        monkeypatch.setattr(metadata_service.metadata, "cluster", broken)
+        monkeypatch.setattr(metadata_service.metadata, "cluster_of_grpc", broken)
         stub = metadata_pb2_grpc.MetadataServiceStub(channel)
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await stub.GetMetadata(metadata_pb2.GetMetadataRequest())
@@ -325,14 +325,14 @@ def test_what_nobody_expected_is_logged_and_not_told(
 
 def test_E4_the_callers_trace_goes_on_in_the_handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    cluster = metadata_service.metadata.cluster
+    cluster = metadata_service.metadata.cluster_of_grpc
 
-    def watched(node: Node) -> object:
+    def watched(node: Node, listener: str) -> object:
         seen.append(f"{trace.get_current_span().get_span_context().trace_id:032x}")
-        return cluster(node)
+        return cluster(node, listener)
 
     async def test(_: Node, channel: grpc.aio.Channel) -> None:
-        monkeypatch.setattr(metadata_service.metadata, "cluster", watched)
+        monkeypatch.setattr(metadata_service.metadata, "cluster_of_grpc", watched)
         stub = metadata_pb2_grpc.MetadataServiceStub(channel)
         traceparent = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
         await stub.GetMetadata(metadata_pb2.GetMetadataRequest(), metadata=(traceparent,))

@@ -22,6 +22,7 @@ from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, Of
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, UsageError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition, new_topic_id
+from semel.protocol.listener_names import DEFAULT_LISTENER
 
 
 @pytest.mark.parametrize("name", ["a", "A.b-c_9", "x" * 249, "__mine", "...", "-"])
@@ -230,7 +231,7 @@ def test_metadata_by_name_id_and_all(tmp_path: Path) -> None:
         }
         (missing,) = await metadata.topics_by_name(node, ["yy"])
         assert missing.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        cluster = metadata.cluster(node)
+        cluster = metadata.cluster_of_grpc(node, DEFAULT_LISTENER)
         assert cluster.cluster_id == node.metadata.image.cluster_id
         assert cluster.controller_id == 1
         assert (cluster.nodes[0].kafka_port, cluster.nodes[0].grpc_port) == (

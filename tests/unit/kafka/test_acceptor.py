@@ -130,8 +130,8 @@ def test_S2_connections_that_are_reset_before_they_are_served_do_not_count_for_g
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             accepted = 20 * number
             await until(lambda: listener.counters.accepted_connections == accepted)  # noqa: B023
-            await until(lambda: listener._acceptor._open == 0)
-        assert not listener._acceptor._from_address
+            await until(lambda: listener._acceptor.connections.open == 0)
+        assert not listener._acceptor.connections.from_address
         assert await is_served(await KafkaClient.connect(listener.port))
 
     run_with_listener(test, str(tmp_path), limits=KafkaLimits(kafka_max_connections_per_ip=20))

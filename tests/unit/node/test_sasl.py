@@ -122,7 +122,7 @@ def test_S6_who_is_removed_or_gets_another_password_is_out(
         set_user(users, "bob", None)
         with pytest.raises(FatalError, match="wrong user or password"):
             bob.topics()
-        kafka = node.node._kafka
+        kafka = node.node.kafka_listener
         assert kafka is not None
         node.run(kafka._watch)
         assert node.run(lambda: _is_closed(connections["bob"]))

@@ -63,7 +63,7 @@ def test_S6_nothing_is_served_before_a_client_has_authenticated(
     node: LiveNode, stranger: Callable[[], Stranger]
 ) -> None:
     """Each API that there is, before the first step and between the two."""
-    kafka = node.node._kafka
+    kafka = node.node.kafka_listener
     assert kafka is not None
     before = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
     for api in kafka.registry:
@@ -242,7 +242,7 @@ def test_S5_what_the_log_says_of_failures_has_no_password(
     assert "authentication.failed: listener='kafka' peer='127.0.0.1:" in caplog.text
     assert f"user='{'a' * 60}' reason='wrong user or password" in caplog.text
     assert "hunter2" not in caplog.text
-    kafka = node.node._kafka
+    kafka = node.node.kafka_listener
     assert kafka is not None
     assert kafka.statistics().failed_authentications == 1
 
@@ -276,7 +276,7 @@ def test_a_connection_that_is_lost_amid_it_leaves_nothing(node: LiveNode) -> Non
                 await waiting
 
     node.run(test)
-    kafka = node.node._kafka
+    kafka = node.node.kafka_listener
     assert kafka is not None
     deadline = time.monotonic() + PATIENCE_S
     while kafka._connections:

@@ -28,7 +28,7 @@ from semel.protocol.errors import SemelError
 
 class FailedNode:
     config = NodeConfig()
-    kafka_address = grpc_address = "127.0.0.1:1"
+    kafka_addresses = grpc_addresses = ("127.0.0.1:1",)
     metrics_address = None
     data_dir = "x"
 

@@ -228,13 +228,13 @@ def test_TLS_1_1_is_not_spoken(node: LiveNode, authority: Authority) -> None:
 def test_S2_a_client_that_does_not_shake_hands_keeps_its_place_only_for_a_while(
     node: LiveNode, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("semel.broker.listeners.encrypted.HANDSHAKE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("semel.runtime.encrypted.HANDSHAKE_TIMEOUT_S", 0.2)
     assert node.node.kafka_listener is not None
     acceptor = node.node.kafka_listener._acceptor
-    before = acceptor._open
+    before = acceptor.connections.open
     with socket.create_connection(node.node.kafka_address, PATIENCE_S) as silent:
         assert _all_of(silent) == b""
-    _until(lambda: acceptor._open == before)
+    _until(lambda: acceptor.connections.open == before)
     numbers_pass(at(node.bootstrap, authority.tls()))
 
 
@@ -246,7 +246,7 @@ def test_S2_a_stop_waits_for_no_handshake(tmp_path: Path, authority: Authority) 
             silent = socket.create_connection(node.kafka_address, PATIENCE_S)
             while not acceptor._handshaking:  # noqa: ASYNC110 (nobody tells of it)
                 await asyncio.sleep(0.01)
-        assert acceptor._open == 0
+        assert acceptor.connections.open == 0
         silent.close()
 
     async def bounded() -> None:  # the handshake itself may take ten seconds
@@ -348,7 +348,7 @@ def test_S6_a_session_is_not_resumed_once_its_certificate_has_expired(
         first.sendall(_frame(ApiKey.API_VERSIONS, 0, 1, b""))
         assert _exactly(first, 4)
         session = first.session
-    monkeypatch.setattr("semel.broker.listeners.encrypted._has_expired", lambda _: True)
+    monkeypatch.setattr("semel.runtime.encrypted._has_expired", lambda _: True)
     with (
         socket.create_connection(address, PATIENCE_S) as plain,
         context.wrap_socket(plain, server_hostname="localhost", session=session) as again,

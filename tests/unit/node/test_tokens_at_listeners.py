@@ -79,7 +79,7 @@ def saved(tmp_path: Path, token: str) -> Path:
 
 def look(node: LiveNode) -> None:
     """Close the connections that have to leave."""
-    kafka = node.node._kafka
+    kafka = node.node.kafka_listener
     assert kafka is not None
     node.run(kafka._watch)
 
@@ -126,7 +126,7 @@ def test_S6_a_wrong_token_is_answered_as_the_rfc_has_it(
     assert last is not None
     assert (last.error, last.message) == (ErrorCode.SASL_AUTHENTICATION_FAILED, '{"status":"invalid_token"}')
     assert client.is_hung_up_on
-    kafka = node.node._kafka
+    kafka = node.node.kafka_listener
     assert kafka is not None
     assert kafka.statistics().failed_authentications == 1
 

@@ -128,7 +128,7 @@ def test_S2_strangers_who_begin_handshakes_keep_no_node_out(tmp_path: Path) -> N
         silent = [socket.create_connection(address) for _ in range(3 * UNPROVEN_MAX)]
         assert both.two.peer_listener is not None
         acceptor = both.two.peer_listener._acceptor
-        await until(lambda: acceptor._open + acceptor.refused + acceptor.failed_handshakes >= len(silent))
+        await until(lambda: acceptor.connections.open + acceptor.refused + acceptor.failed_handshakes >= len(silent))
         assert len(acceptor._handshaking) <= UNPROVEN_MAX
         assert await both.one.peers.ask(TWO, Echo(b"x"), timeout_ms=5_000) == b"x"
         for each in silent:

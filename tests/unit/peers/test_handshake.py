@@ -197,7 +197,7 @@ def test_S1_a_node_with_another_secret_is_refused_and_told_nothing(
         assert "as node 2 it has another cluster.secret.file" in caplog.text
         assert SECRET.decode() not in caplog.text
         assert not listener._unproven
-        assert listener._acceptor._open == 0
+        assert listener._acceptor.connections.open == 0
 
     run(tmp_path, test)
 
@@ -251,7 +251,7 @@ def test_S2_a_connection_that_says_nothing_is_closed(tmp_path: Path) -> None:
         assert await ended(reader) == b""
         writer.close()
         assert listener.refused_handshakes == 1
-        await until(lambda: listener._acceptor._open == 0)
+        await until(lambda: listener._acceptor.connections.open == 0)
 
     run(tmp_path, test, peer_handshake_timeout_ms=100)
 
@@ -264,7 +264,7 @@ def test_S2_a_connection_that_is_cut_amid_the_handshake_leaves_nothing(tmp_path:
             writer.write(sent)
             await writer.drain()
             writer.transport.abort()
-        await until(lambda: not listener._unproven and listener._acceptor._open == 0)
+        await until(lambda: not listener._unproven and listener._acceptor.connections.open == 0)
         connection = await open_peer(node, listener)
         connection.close()
 

@@ -23,7 +23,7 @@ DRAWING_ALLOWED = {
 
 CLOCKS = frozenset({"time", "datetime"})
 TIME_ALLOWED = {
-    "broker/listeners/encrypted.py": {"time.time": "a certificate is valid by the calendar, as OpenSSL reads it"},
+    "runtime/encrypted.py": {"time.time": "a certificate is valid by the calendar, as OpenSSL reads it"},
     "broker/listeners/tls.py": {"time.monotonic": "when to look at a file again, on gRPC's threads, too"},
     "broker/users/users.py": {"time.monotonic": "when to look at a file again"},
     "broker/users/token_keys.py": {"time.monotonic": "when to look at a file again, and to ask again, in a thread"},

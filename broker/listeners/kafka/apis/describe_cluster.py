@@ -36,7 +36,8 @@ async def handle_describe_cluster(context: RequestContext, body: memoryview) -> 
 
 
 def _nodes(context: RequestContext, request: Any) -> dict[str, Any]:
-    cluster, fenced = metadata.cluster(context.node), metadata.fenced_nodes(context.node)
+    cluster = metadata.cluster_of_kafka(context.node, context.listener_name)
+    fenced = metadata.fenced_nodes(context.node)
     has_fenced = getattr(request, "include_fenced_brokers", False)
     return {
         "cluster_id": cluster.cluster_id,

@@ -50,7 +50,7 @@ def _described(context: RequestContext, resource: Any, with_synonyms: bool, with
         if is_known(resource.resource_type):
             configs.check(context.rights, resource.resource_type, resource.resource_name)
         kind, name = resource_of(resource.resource_type, resource.resource_name)
-        entries = configs.describe_configs(context.node, context.rights, kind, name)
+        entries = configs.describe_configs(context.node, context.rights, kind, name, listener=context.listener_name)
     except SemelError as error:
         return {"error_code": error.code, "error_message": error.message, "configs": ()}
     # Null asks for all, and so does an empty list, as in Kafka.

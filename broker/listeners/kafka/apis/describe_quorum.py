@@ -12,6 +12,7 @@ from typing import Final
 
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
+from semel.broker.metadata.image import BrokerImage
 from semel.broker.services import Services
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.kafka.api import ApiKey
@@ -54,12 +55,18 @@ async def handle_describe_quorum(context: RequestContext, body: memoryview) -> b
         nodes=[
             {
                 "node_id": broker.node_id,
-                "listeners": [{"name": _LISTENER, "host": broker.kafka_host, "port": broker.kafka_port}],
+                "listeners": _listeners(broker, context.listener_name),
             }
             for broker in node.metadata.image.brokers.values()
             if broker.node_id == node.config.node_id
         ],
     )
+
+
+def _listeners(broker: BrokerImage, listener: str) -> list[Values]:
+    """Return where the client reaches a node, as Kafka's controllers name where they are reached."""
+    endpoint = broker.kafka_at(listener)
+    return [] if endpoint is None else [{"name": _LISTENER, "host": endpoint.host, "port": endpoint.port}]
 
 
 def _described(node: Services, topic: str, partition: int) -> Values:

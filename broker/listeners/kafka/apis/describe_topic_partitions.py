@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from semel.broker.acls.rights import Rights
-from semel.broker.listeners.kafka.apis.topic_values import told_topic
+from semel.broker.listeners.kafka.apis.topic_values import ToldBy, told_topic
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.permitted.metadata import topic_by_name
@@ -38,9 +38,10 @@ async def handle_describe_topic_partitions(context: RequestContext, body: memory
     cursor = request.cursor
     begin = _Cursor("", 0) if cursor is None else _Cursor(cursor.topic_name, cursor.partition_index)
     following: _Cursor | None = None
+    told_by = ToldBy(context.listener_name, ErrorCode.LEADER_NOT_AVAILABLE)  # which is told as no error
     if begin.partition_index < 0:
         refused = [TopicResult(name, ErrorCode.INVALID_REQUEST) for name in names]
-        topics = [told_topic(context.node, each, (), NOT_ASKED_FOR) for each in refused]
+        topics = [told_topic(context.node, each, (), told_by, NOT_ASKED_FOR) for each in refused]
     else:
         if not names:
             everything = sorted(context.node.metadata.image.topics)
@@ -48,7 +49,7 @@ async def handle_describe_topic_partitions(context: RequestContext, body: memory
             names = [name for name in everything if name not in hidden]
         limit = max(1, min(request.response_partition_limit, context.node.config.max_request_partition_size_limit))
         names = names[bisect_left(names, begin.topic_name) :]
-        topics, following = await _page(context.node, context.rights, names, begin, limit)
+        topics, following = await _page(context.node, context.rights, names, begin, limit, told_by)
     return await write_response(
         context,
         topics=[_topic_values(context.node, each) async for each in in_turns(topics)],
@@ -57,7 +58,7 @@ async def handle_describe_topic_partitions(context: RequestContext, body: memory
 
 
 async def _page(
-    node: Services, rights: Rights, names: Sequence[str], begin: _Cursor, limit: int
+    node: Services, rights: Rights, names: Sequence[str], begin: _Cursor, limit: int, told_by: ToldBy
 ) -> tuple[list[MetadataTopic], _Cursor | None]:
     topics: list[MetadataTopic] = []
     async for name in in_turns(names):
@@ -69,7 +70,7 @@ async def _page(
         taken = partitions[first : first + limit]
         denied = result.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED
         operations = NOT_ASKED_FOR if denied else rights.operations(ResourceType.TOPIC, name)
-        topics.append(told_topic(node, result, taken, operations))
+        topics.append(told_topic(node, result, taken, told_by, operations))
         if first + len(taken) < len(partitions):
             return topics, _Cursor(name, first + len(taken))
         limit -= len(taken)

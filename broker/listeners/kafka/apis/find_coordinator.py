@@ -61,7 +61,7 @@ async def _find(context: RequestContext, key_type: int, keys: Sequence[str]) -> 
         if len(denied) < len(keys) and node.metadata.topic(topic) is None:
             coordinator = node.groups if topic == OFFSETS_TOPIC else node.transactions
             await coordinator.topic_ready()
-        return [denied.get(key) or _of_key(node, topic, key) async for key in in_turns(keys)]
+        return [denied.get(key) or _of_key(context, topic, key) async for key in in_turns(keys)]
     except SemelError as error:
         return [_Found(key, error_code=coordinator_code(error), error_message=error.message) for key in keys]
 
@@ -81,7 +81,8 @@ async def _denied(context: RequestContext, topic: str, keys: Sequence[str]) -> M
     return refused
 
 
-def _of_key(node: Services, topic: str, key: str) -> _Found:
+def _of_key(context: RequestContext, topic: str, key: str) -> _Found:
+    node = context.node
     image = node.metadata.topic(topic)
     if image is None:
         raise error_for(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic} is not there; try again")
@@ -90,7 +91,11 @@ def _of_key(node: Services, topic: str, key: str) -> _Found:
     if broker is None or broker.is_fenced:
         message = f"{topic}-{number} has no leader that is alive; try again"
         return _Found(key, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message=message)
-    return _Found(key, broker.node_id, broker.kafka_host, broker.kafka_port)
+    endpoint = broker.kafka_at(context.listener_name)
+    if endpoint is None:  # clients know no better error of a coordinator, as in Kafka
+        message = f"node {broker.node_id} coordinates it, and has no listener {context.listener_name}: give it one"
+        return _Found(key, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message=message)
+    return _Found(key, broker.node_id, endpoint.host, endpoint.port)
 
 
 def _partition_for(node: Services, topic: str, key: str) -> int:

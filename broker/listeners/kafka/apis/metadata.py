@@ -12,7 +12,7 @@ from typing import Any
 
 from semel.broker.acls.rights import Rights
 from semel.broker.handlers import metadata
-from semel.broker.listeners.kafka.apis.topic_values import told_topic
+from semel.broker.listeners.kafka.apis.topic_values import ToldBy, told_topic
 from semel.broker.listeners.kafka.large_messages import LARGE_ENTRIES, beside_if, let_go, read_request
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.permitted.metadata import all_topics, operations_of_cluster, topics_by_id, topics_by_name
@@ -27,6 +27,8 @@ from semel.protocol.kafka.metadata import METADATA_MAX_VERSION, MetadataResponse
 from semel.runtime.turns import in_turns
 
 _FIRST_VERSION_WITH_IDS = 12
+_LISTENERS_MIN_VERSION = 6
+"""Clients of older versions do not know the error of a leader that has no listener of the name."""
 
 
 async def handle_metadata(context: RequestContext, body: memoryview) -> bytes:
@@ -37,14 +39,19 @@ async def handle_metadata(context: RequestContext, body: memoryview) -> bytes:
     # Also topics that are made on the way count, but none is refused for that: old versions have no code for it.
     mutations = context.mutations(strict=False)
     topics = list(await _topics(node, rights, version, request, mutations))
-    cluster, fenced = metadata.cluster(node), metadata.fenced_nodes(node)
+    cluster, fenced = metadata.cluster_of_kafka(node, context.listener_name), metadata.fenced_nodes(node)
     asks_of_topics = getattr(request, "include_topic_authorized_operations", False)
     asks_of_cluster = getattr(request, "include_cluster_authorized_operations", False)
+    told_by = ToldBy(
+        context.listener_name,
+        ErrorCode.LISTENER_NOT_FOUND if version >= _LISTENERS_MIN_VERSION else ErrorCode.LEADER_NOT_AVAILABLE,
+    )
     told = [
         told_topic(
             node,
             each,
             each.topic.partitions if each.topic else (),
+            told_by,
             rights.operations(ResourceType.TOPIC, each.name) if asks_of_topics and each.topic else NOT_ASKED_FOR,
         )
         async for each in in_turns(topics)

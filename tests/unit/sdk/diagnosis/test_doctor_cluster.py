@@ -63,7 +63,7 @@ def test_each_command_is_one_that_there_is(name: str) -> None:
 @pytest.mark.parametrize("name", CLUSTER_CASES)
 def test_what_is_about_the_cluster_does_not_name_the_node_that_told_of_it(name: str) -> None:
     found = findings(CLUSTER_CASES[name][1])[name]
-    about = {"node-fenced": 3, "replicas-behind": 3, "clocks-apart": 1}.get(name, -1)
+    about = {"node-fenced": 3, "replicas-behind": 3, "listener-missing": 3, "clocks-apart": 1}.get(name, -1)
     assert found.node_id == about
     assert about < 0 or f"node {about}" in found.what
 

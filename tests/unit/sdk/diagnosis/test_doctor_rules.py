@@ -453,3 +453,23 @@ def test_the_page_has_every_finding() -> None:
         assert kind.why in text, kind.name
         assert kind.fix in text, kind.name
     assert [name for name in re.findall(r"#### `([a-z-]+)`", text) if name not in KINDS] == []
+
+
+def test_of_several_listeners_each_is_looked_at() -> None:
+    items = "default=127.0.0.1:1,external=0.0.0.0:2"
+    found = the_one(node(settings=settings_with(kafka_listeners=items, kafka_listen="[::]:3")))
+    assert found.kind.name == "anonymous-access"
+    assert found.what.startswith("kafka.listeners: external is 0.0.0.0:2, and everybody")
+
+
+def test_a_listener_without_a_name_is_the_default_one_and_older_nodes_are_not_judged() -> None:
+    older = tuple(each for each in settings_with() if not each.name.endswith("listeners"))
+    default, named = (settings_with(kafka_listeners=f"{name}=127.0.0.1:1") for name in ("DEFAULT", "internal"))
+
+    def kinds(*settings: Any) -> list[str]:
+        nodes = (node(node_id=number, settings=each) for number, each in enumerate(settings, 1))
+        return [one.kind.name for one in findings(*nodes) if one.kind.name == "listener-missing"]
+
+    assert kinds(default, settings_with()) == []
+    assert kinds(named, older) == []
+    assert kinds(named, settings_with()) == ["listener-missing"] * 2

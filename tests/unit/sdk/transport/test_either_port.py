@@ -223,7 +223,7 @@ def test_a_node_that_is_back_at_another_grpc_port_is_found_by_its_kafka_port(tmp
         kafka, first = str(node.node.kafka_address), node.bootstrap
         with semel.Admin(kafka) as admin:
             admin.create_topic("orders", partitions=1)
-            kafka_listener = node.node._kafka
+            kafka_listener = node.node.kafka_listener
             assert kafka_listener is not None
             assert kafka_listener.statistics().aborted_connections == 0  # nothing to warn of
             node.stop()

@@ -6,10 +6,12 @@ asyncio gives each connection 256 KiB to read into before it has said a word, an
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
 from asyncio import sslproto
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
@@ -28,7 +30,8 @@ class EncryptedConnection(sslproto.SSLProtocol):
     def __init__(self, made: Callable[[], asyncio.BaseProtocol], context: ssl.SSLContext) -> None:
         loop = asyncio.get_running_loop()
         self.encrypted: asyncio.Future[None] = loop.create_future()
-        self._asks = context.verify_mode is ssl.CERT_REQUIRED
+        self._is_hung_up = False
+        self._asks = context.verify_mode is not ssl.CERT_NONE
         super().__init__(
             loop,
             made(),
@@ -39,6 +42,19 @@ class EncryptedConnection(sslproto.SSLProtocol):
             ssl_shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
         )
         self._set_read_buffer_limits(_BUFFER_BYTES)  # type: ignore[attr-defined]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._is_hung_up:
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """Have the handshake fail, as if the peer had closed the connection. Also one that is just accepted."""
+        me: Any = self
+        self._is_hung_up = True
+        if me._transport is not None:
+            with suppress(OSError):  # it is gone already
+                me._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     def _start_shutdown(self) -> None:
         """Close also where the peer has closed while nothing was read here: asyncio then waits for ever."""
@@ -58,5 +74,8 @@ class EncryptedConnection(sslproto.SSLProtocol):
 
 
 def _has_expired(connection: Any) -> bool:
-    ends = connection.getpeercert().get("notAfter")
+    shown = connection.getpeercert()
+    if shown is None:  # it showed none, where it need not
+        return False
+    ends = shown.get("notAfter")
     return ends is None or ssl.cert_time_to_seconds(ends) < time.time()
