@@ -142,7 +142,7 @@ def renew(
         typer.Option(
             "--for",
             metavar=DURATION,
-            help="How long from now on: by default, and at most, as long as the nodes are set to.",
+            help=f"How long from now on. By default, and at most, as long as the nodes are set to. {DURATION_HELP}",
             show_default=False,
         ),
     ] = None,
@@ -165,7 +165,7 @@ def expire(
     token_id: TokenId,
     after: Annotated[
         str | None,
-        typer.Option(metavar=DURATION, help="In so long. Without it: at once.", show_default=False),
+        typer.Option(metavar=DURATION, help=f"In so long. Without it: at once. {DURATION_HELP}", show_default=False),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

@@ -137,7 +137,8 @@ class Acceptor:
     @property
     def most_of_an_address(self) -> int:
         """How many of them are from the address that has most."""
-        return max((count for address, count in self.connections.from_address.items() if address != IN_PROCESS), default=0)
+        counts = self.connections.from_address.items()
+        return max((count for address, count in counts if address != IN_PROCESS), default=0)
 
     async def listen(self, host: str, port: int) -> int:
         """Begin to accept, and return the port. Raises `OSError` where the address can't be had."""

@@ -26,6 +26,7 @@ from semel.protocol.kafka.api import ApiKey
 
 FUZZ_SECONDS = float(given("SEMEL_FUZZ_SECONDS", "6"))
 FUZZ_SEED = int(given("SEMEL_FUZZ_SEED", str(random.randrange(2**32))))
+REQUESTS_MIN = 100
 PATIENCE_S = 0.05
 """Long enough for most answers; those of requests that may wait (a join, a fetch) are not waited for."""
 
@@ -64,7 +65,7 @@ async def _fuzz(folder: Path, unexpected: _Unexpected) -> None:
         maker = RequestMaker(FUZZ_SEED, [topic.topic_id.bytes for topic in node.metadata.image.topics.values()])
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         end, sent = time.monotonic() + FUZZ_SECONDS, 0
-        while time.monotonic() < end:
+        while time.monotonic() < end or sent < REQUESTS_MIN:  # on a busy machine it takes longer
             api = apis[sent % len(apis)]
             frame = maker.frame(api)
             try:
@@ -80,7 +81,6 @@ async def _fuzz(folder: Path, unexpected: _Unexpected) -> None:
         await _is_well(node, listener.port)
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
         assert grown < MEMORY_GROWTH_MAX, f"SEMEL_FUZZ_SEED={FUZZ_SEED}: {grown >> 20} MiB more after {sent} requests"
-        assert sent > 100
         await _until_quiet(node)
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from contextvars import copy_context
 from pathlib import Path
 
 import pytest
@@ -83,8 +84,11 @@ def test_a_line_of_json_has_the_fields_as_attributes(tmp_path: Path, told: pytes
 
 
 def test_S5_what_a_client_calls_itself_begins_no_line_and_is_cut(told: pytest.LogCaptureFixture) -> None:
-    set_caller(ClientOrigin.of("\n2026 semel.audit denied: \x1b[31m", "10.0.0.7"))
-    Audit(1).changed(ALL_RIGHTS.who, Event.TOPIC_DELETED, topic="x" * 5_000)
+    def test() -> None:
+        set_caller(ClientOrigin.of("\n2026 semel.audit denied: \x1b[31m", "10.0.0.7"))
+        Audit(1).changed(ALL_RIGHTS.who, Event.TOPIC_DELETED, topic="x" * 5_000)
+
+    copy_context().run(test)
     (record,) = told.records
     line = TextFormatter().format(record)
     assert "\n" not in line

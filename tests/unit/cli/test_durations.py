@@ -27,6 +27,9 @@ OPTIONS = {
     ("doctor", "--slow-after"): ("doctor",),
     ("doctor", "--lag-after"): ("doctor",),
     ("health", "--timeout"): ("health",),
+    ("token create", "--max-life"): ("token", "create"),
+    ("token expire", "--after"): ("token", "expire", "id"),
+    ("token renew", "--for"): ("token", "renew", "id"),
     ("txn list", "--longer-than"): ("txn", "list"),
 }
 
