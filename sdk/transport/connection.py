@@ -24,7 +24,8 @@ _log = logging.getLogger("semel.client")
 
 _RENEWED_AT: Final = 0.85
 """The part of the time for which a node takes a token after which the next one is shown, as in Kafka."""
-_RENEWAL_PAUSE_S: Final = 0.5
+_RENEWAL_PAUSE_S: Final = 1.1
+"""A node closes a connection whose client proves who it is twice within a second, as Kafka does."""
 
 
 def dial_link(link: NodeLink) -> Dial:

@@ -8,12 +8,14 @@ from semel.broker.listeners.kafka import all_apis
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.node import Node
 from semel.protocol.kafka.api import ApiKey, RequestHeader
+from semel.protocol.listener_names import DEFAULT_LISTENER
 
 
 class Peer:
     """A connection that is only asked for its address."""
 
     peer = "127.0.0.1:1"
+    listener_name = DEFAULT_LISTENER
     access: Access | None = None
     all_rights = ALL_RIGHTS
 
