@@ -8,8 +8,9 @@ loss does two things to all partitions, in its own transaction:
   followers find where they part (R3).
 - Those with several replicas have no leader, and nobody is in sync, until it is known which replica has most. The
   controller asks all of them (`most_complete`), and has that one elected whose log ends last: in the highest epoch, and
-  there at the highest offset. Every committed record is in it: the leader of an epoch had all that was committed
-  before, and its followers have its records in order.
+  there at the highest offset. The leader of an epoch had all that was committed before, and its followers have its
+  records in order, so every committed record is in it; unless a leader had committed others' records only, and a former
+  one that was cut off had written in an epoch between (docs/architecture.md).
 
 A replica that does not answer may have it, too. As many as `min.insync.replicas` say had each committed record, so all
 but one less than that have to answer, and of those that live, all.
