@@ -33,6 +33,7 @@ from semel.broker.config.sources import (
     with_dynamic,
 )
 from semel.broker.coordinators import Coordinators
+from semel.broker.directory_lock import DirectoryLock
 from semel.broker.former_runs import RUNS_FILE, FormerRuns
 from semel.broker.handlers.delegation_tokens import remove_expired
 from semel.broker.handlers.fetch.handler import FetchHandler
@@ -47,8 +48,7 @@ from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.listeners.peers.listener import PeerListener
 from semel.broker.listeners.tls import Certificates, certificates_of
 from semel.broker.log.config import LogConfig
-from semel.broker.log.disk_errors import remedy
-from semel.broker.logs.data_folder import META_FILE, NODE_LOCK_FILE
+from semel.broker.logs.data_folder import META_FILE
 from semel.broker.logs.manager import LogManager
 from semel.broker.logs.partition import Partition
 from semel.broker.logs.replication_quota import ReplicationQuota, ReplicationQuotas
@@ -106,7 +106,7 @@ from semel.runtime.clock import Clock, SystemClock
 from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.read_barrier import ONE_NODE
 from semel.runtime.setting import ConfigError
-from semel.runtime.storage import Storage, StorageLock, make_lasting_folder, read_whole
+from semel.runtime.storage import Storage
 from semel.txn_coordinator.coordinator import TransactionCoordinator
 
 _log = logging.getLogger("semel.node")
@@ -115,7 +115,6 @@ LOADING_PATIENCE_S: Final = 30.0
 """So long the listeners wait for coordinators to read their logs; after it, clients retry."""
 
 _NAMED_MAX: Final = 10
-_PID_BYTES_MAX: Final = 64
 _PROGRESS_EVERY_S: Final = 2.0
 _WATCH_EVERY_S: Final = 1.0
 _BRING_BACK_EVERY_S: Final = 0.5
@@ -170,7 +169,7 @@ class Node:
         self.failed: asyncio.Future[SemelError] = asyncio.get_running_loop().create_future()
         self._storage = storage
         self._executor = executor
-        self._locks: list[StorageLock] = []
+        self._directory_lock = DirectoryLock(storage, self.data_dir)
         self._metadata: Metadata | None = None
         self.audit = Audit(loaded.config.node_id)
         self._authorizer: Authorizer | None = None
@@ -426,13 +425,13 @@ class Node:
             PeerEncryption(self.config.ssl_ca_location).check()
         is_new = not self._storage.exists(self.data_dir)
         if not is_new:
-            self._take_folder()
+            self._directory_lock.take()
         self._metrics = await self._start_metrics()
         self._tracing = NodeTracing.start(self.config, os.environ)
         self._audit_export = AuditExport.start(self.config, os.environ)
         await self._check_addresses(listeners)
         if is_new:
-            self._take_folder()
+            self._directory_lock.take()
 
     async def _start_metrics(self) -> NodeMetrics | None:
         encryption = None if self._certificates is None else self._certificates.for_metrics
@@ -586,35 +585,6 @@ class Node:
         if self._certificates is not None and speaks_tls(config.peer_listen):
             host = without_scheme(self._told_peers().host)
             PeerEncryption(config.ssl_ca_location).warn_of_own(self._certificates.for_nodes(), host)
-
-    def _take_folder(self) -> None:
-        try:
-            make_lasting_folder(self._storage, self.data_dir)
-            # The folder itself, too: somebody may delete the file under a running node.
-            for path in (self.data_dir, f"{self.data_dir}/{NODE_LOCK_FILE}"):
-                self._locks.append(self._storage.lock(path))
-        except BlockingIOError:
-            raise NodeStartError(
-                f"the data directory {self.data_dir} is in use by {self._folder_holder()}, or use another "
-                "directory (--data-dir of `semel serve`, the path of semel.open()).",
-                StartFailure.DATA_FOLDER,
-            ) from None
-        except OSError as error:
-            raise NodeStartError(
-                f"the data directory {self.data_dir} can't be used: {error.strerror or error}. Next step: "
-                f"{remedy(error)}, or choose another directory (--data-dir of `semel serve`, the path of semel.open())",
-                StartFailure.DATA_FOLDER,
-            ) from error
-
-    def _folder_holder(self) -> str:
-        """Say who has the folder, and the next step. Only the lock of the file in it tells who."""
-        with suppress(OSError, ValueError):
-            path = f"{self.data_dir}/{NODE_LOCK_FILE}"
-            holder = int(read_whole(self._storage, path, size_bytes_max=_PID_BYTES_MAX))
-            if holder == os.getpid():
-                return "this process: it has it open already. Use what has it open, or close that first"
-            return f"process {holder}. Stop that one, or close the log there"
-        return "another process. Stop that one, or close the log there"
 
     async def _open_metadata(self) -> None:
         config = self.config
@@ -997,9 +967,7 @@ class Node:
         audit_export, self._audit_export = self._audit_export, None
         if audit_export is not None:
             await audit_export.stop()
-        locks, self._locks = self._locks, []
-        for lock in locks:
-            lock.release()
+        self._directory_lock.release()
         if errors:
             raise errors[0]
         if self.failed.done() and not had_failed:
