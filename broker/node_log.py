@@ -81,7 +81,7 @@ def configure_logging(log_format: str, log_level: str, stream: TextIO | None = N
 
     Returns what bounds the log; `flush` it now and then.
     """
-    guard = FloodGuard()
+    guard = FloodGuard(exempt=frozenset({LOGGER}))
     handler = _Handler(stream or sys.stderr)
     handler.addFilter(guard)
     guard.handler = handler

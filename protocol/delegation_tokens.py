@@ -86,6 +86,10 @@ def principal_of(kind: str, name: str) -> str:
     return check_principal(f"{kind}:{name}")
 
 
+_NOBODYS_NAMES: Final = ("*", "ANONYMOUS")
+"""Those that ACLs have for everybody, and for who has proven nothing."""
+
+
 def check_principal(principal: str) -> str:
     """Return what is a principal. Raises `FatalError` INVALID_PRINCIPAL_TYPE, INVALID_REQUEST."""
     kind, separator, name = principal.partition(":")
@@ -95,6 +99,8 @@ def check_principal(principal: str) -> str:
         raise FatalError(
             f"the name of a token's owner or renewer has 1 to {PRINCIPAL_BYTES_MAX} bytes", ErrorCode.INVALID_REQUEST
         )
+    if name in _NOBODYS_NAMES or not name.isprintable():
+        raise FatalError(f"{principal[:60]!r} is no user who could have a delegation token", ErrorCode.INVALID_REQUEST)
     return principal
 
 

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 _BLOCK_BYTES: Final = 16 << 10
+_LOOK_S: Final = 0.1
 
 
 class Answer(NamedTuple):
@@ -42,14 +43,19 @@ def ask(
     ends = time.monotonic() + timeout_s
     connection: http.client.HTTPConnection
 
-    def give_up() -> None:
-        # Each wait is bounded, but there may be any number of them: in a header that drips in, for one.
-        if connection.sock is not None:
-            with contextlib.suppress(OSError):
-                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+    done = threading.Event()
 
-    too_late = threading.Timer(timeout_s, give_up)
-    too_late.daemon = True
+    def give_up() -> None:
+        # Each wait is bounded, but there may be any number of them: in a header that drips in, for one. Who is still
+        # connecting then, to the second of a name's addresses for one, has no socket yet: it is looked at again.
+        wait_s = timeout_s
+        while not done.wait(wait_s):
+            wait_s = _LOOK_S
+            if connection.sock is not None:
+                with contextlib.suppress(OSError):
+                    socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+
+    too_late = threading.Thread(target=give_up, name="semel-http", daemon=True)
     if parts.scheme == "https":
         context = ssl.create_default_context(cafile=ca_location or None)
         connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout_s, context=context)
@@ -69,5 +75,5 @@ def ask(
             raise TimeoutError(f"it takes longer than {timeout_s:g} s")
         return Answer(answer.status, data)
     finally:
-        too_late.cancel()
+        done.set()
         connection.close()

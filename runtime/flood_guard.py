@@ -39,8 +39,11 @@ class FloodGuard(logging.Filter):
         tracebacks_max: int = TRACEBACKS_MAX,
         period_s: float = PERIOD_S,
         monotonic: Callable[[], float] = time.monotonic,
+        exempt: frozenset[str] = frozenset(),
     ) -> None:
+        """exempt: loggers whose lines all pass, because what strangers cause there is bounded where it happens"""
         super().__init__()
+        self._exempt = exempt
         self._lines_max = lines_max
         self._tracebacks_max = tracebacks_max
         self._period_s = period_s
@@ -52,7 +55,7 @@ class FloodGuard(logging.Filter):
         """Where it is said what was left out."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno >= logging.CRITICAL:
+        if record.levelno >= logging.CRITICAL or record.name in self._exempt:
             return True
         with self._lock:
             told = self._end_period() if self._monotonic() - self._begun >= self._period_s else []

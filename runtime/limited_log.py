@@ -34,12 +34,14 @@ class LimitedLog:
 
     def warning(self, message: str, *args: object) -> None:
         """Write a line, or count it. Call on the event loop."""
-        self.write(message, *args)
+        if self._counts():
+            # Of the caller's line: `FloodGuard` counts by the place in the code.
+            self._logger.log(self._level, message, *args, stacklevel=2)
 
     def write(self, message: str, *args: object, extra: Mapping[str, object] | None = None) -> None:
         """Do that, with attributes of the record."""
         if self._counts():
-            self._logger.log(self._level, message, *args, extra=extra)
+            self._logger.log(self._level, message, *args, extra=extra, stacklevel=2)
 
     def exception(self, error: BaseException, message: str, *args: object) -> None:
         """Write an error that nobody expected; with its traceback where it is the first of its kind in the period."""

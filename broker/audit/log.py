@@ -19,8 +19,8 @@ LOGGER: Final = "semel.audit"
 EVENT: Final = "event.name"
 NODE: Final = "semel.node.id"
 """Of several in one process, whose line it is."""
-_TEXT_SHOWN: Final = 300
-"""Longer values are cut: a node's name for anything is at most 249 characters long."""
+_TEXT_SHOWN: Final = 4_000
+"""Longer values are cut, and say so: settings can be long."""
 
 Detail: TypeAlias = str | int | float
 
@@ -67,6 +67,7 @@ class Audit:
         self._log = logging.getLogger(LOGGER)
         # What strangers make it say is bounded, each kind by itself: nobody hides a change or a denial behind others.
         self._refused = LimitedLog(self._log)
+        self._certificates = LimitedLog(self._log)
         self._failed = LimitedLog(self._log)
         self._authenticated = LimitedLog(self._log, level=logging.INFO)
         self._allowed = LimitedLog(self._log, level=logging.INFO)
@@ -89,11 +90,11 @@ class Audit:
 
     def denied(self, **details: Detail) -> None:
         """Tell of something that was asked for by name and refused; at most so many a minute."""
-        self._tell(self._refused, Event.DENIED, details)
+        self._tell(self._refused, Event.DENIED, {**_origin(), **details})
 
     def certificate_refused(self, **details: Detail) -> None:
         """Tell of a certificate that no rule makes a principal of; at most so many a minute."""
-        self._tell(self._refused, Event.CERTIFICATE_REFUSED, details)
+        self._tell(self._certificates, Event.CERTIFICATE_REFUSED, details)
 
     def allowed(self, **details: Detail) -> None:
         """Tell of something that somebody may do, of which a sample is told; at most so many a minute."""
@@ -105,7 +106,7 @@ class Audit:
 
     def close(self) -> None:
         """Say what was left out so far."""
-        for log in (self._refused, self._failed, self._authenticated, self._allowed):
+        for log in (self._refused, self._certificates, self._failed, self._authenticated, self._allowed):
             log.close()
 
 
@@ -118,9 +119,14 @@ def _described(event: Event, details: Mapping[str, Detail]) -> tuple[str, dict[s
     """Return an event as a line, and as the attributes of a record: no name of one is without a dot, so that it can't
     be that of an attribute which records have.
     """
-    shown = {name: value[:_TEXT_SHOWN] if isinstance(value, str) else value for name, value in details.items()}
+    shown = {name: _cut(value) if isinstance(value, str) else value for name, value in details.items()}
     text = " ".join(f"{name}={value!r}" for name, value in shown.items())
     return f"{event}: {text}", {EVENT: event.value, **{f"semel.{name}": value for name, value in shown.items()}}
+
+
+def _cut(text: str) -> str:
+    left_out = len(text) - _TEXT_SHOWN
+    return text if left_out <= 0 else f"{text[:_TEXT_SHOWN]}... ({left_out} characters left out)"
 
 
 def attributes_of(record: logging.LogRecord) -> dict[str, Any]:

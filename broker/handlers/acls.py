@@ -44,7 +44,7 @@ async def create_acls(node: Services, acls: Sequence[Acl]) -> list[SemelError | 
     def decide(image: MetadataImage) -> list[Change]:
         _check_version(image)
         added = tuple(acl for acl in wanted if acl not in image.acls)
-        if len(image.acls) + len(added) > node.config.acls_max:
+        if added and len(image.acls) + len(added) > node.config.acls_max:
             node.metadata.refusals.note("acls.max")
             raise FatalError(
                 f"the cluster has {len(image.acls)} ACLs, and acls.max is {node.config.acls_max}: remove some, use "

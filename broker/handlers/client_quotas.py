@@ -56,8 +56,9 @@ async def alter_client_quotas(
             new = {key: value for key, value in values.items() if before.get(key) != value}
             if new:
                 changed[entity] = new
-                count += not before
-        if count > node.config.client_quotas_max:
+                after = {key for key in {**before, **new} if {**before, **new}[key] is not None}
+                count += bool(after) - bool(before)
+        if len(image.client_quotas) < count > node.config.client_quotas_max:
             node.metadata.refusals.note("client.quotas.max")
             raise FatalError(
                 f"the cluster has quotas for {len(image.client_quotas)} entities, and client.quotas.max is "

@@ -82,7 +82,11 @@ async def create_token(
         node.users.has(parts_of(owner)[1]),
     )
 
+    owner_name, in_file = parts_of(owner)[1], node.users.is_in_file
+
     def decide(image: MetadataImage) -> list[Change]:
+        if token.ends_with_user and not in_file(owner_name) and owner_name not in image.users:
+            raise FatalError(f"the user {owner_name} was removed meanwhile", ErrorCode.UNACCEPTABLE_CREDENTIAL)
         there = image.delegation_tokens.values()
         expired = [each.token_id for each in there if each.is_expired(now_ms)]
         of_owner = sum(each.owner == owner and not each.is_expired(now_ms) for each in there)

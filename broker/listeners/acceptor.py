@@ -50,6 +50,8 @@ class OpenConnections:
     def __init__(self) -> None:
         self.open = 0
         self.from_address: dict[str, int] = {}
+        self.throttled: dict[socket.socket, Callable[[socket.socket], None]] = {}
+        """Those that are served nothing, as a quota says, the oldest first, with what ends each."""
 
     def came(self, address: str) -> None:
         """Count one of this address."""
@@ -223,18 +225,23 @@ class Acceptor:
     def _throttle(self, accepted: socket.socket, address: str, wait_s: float) -> None:
         self.throttled += 1
         self._throttled[accepted] = address, self._loop.call_later(wait_s, self._end_throttled, accepted)
+        self.connections.throttled[accepted] = self._end_throttled
 
     def _end_throttled(self, accepted: socket.socket) -> None:
         address, timer = self._throttled.pop(accepted)
+        del self.connections.throttled[accepted]
         timer.cancel()
         accepted.close()
         self.left(address)
 
     def _admits(self, address: str, peer: str) -> bool:
         limits = self.limits
-        if self.connections.open >= limits.connections_max and self._throttled:
-            # It holds a descriptor, so it counts; but it is served nothing, and keeps no place from those that are.
-            self._end_throttled(next(iter(self._throttled)))
+        throttled = self.connections.throttled
+        if self.connections.open >= limits.connections_max and throttled:
+            # It holds a descriptor, so it counts; but it is served nothing, and keeps no place from those that are, by
+            # whichever listener they come.
+            oldest, end = next(iter(throttled.items()))
+            end(oldest)
         of_address = self.connections.from_address.get(address, 0)
         is_own = address in limits.overrides
         most = limits.overrides.get(address, limits.per_address_max)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from semel.broker.metadata.chain import MetadataWentBackError, Position
 from semel.broker.metadata.changes import BrokerRegistered, Change
@@ -36,6 +36,7 @@ from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.randomness import source
 from semel.runtime.clock import Clock
+from semel.runtime.completion import to_its_end
 from semel.runtime.refusals import Refusals
 from semel.runtime.threads import Threads
 
@@ -158,7 +159,7 @@ class Metadata:
         From then on this node may change the metadata, and an earlier run of it can't. Its broker epoch is the number
         of the registration. `alone`: raises `NotControllerError` where another node runs. Raises otherwise as `change`.
         """
-        return await _to_its_end(self._register(registration, further, alone=alone))
+        return await to_its_end(self._register(registration, further, alone=alone))
 
     async def confirm(self, known: Position) -> None:
         """Raises `MetadataWentBackError` where the log lacks what this node had applied in an earlier run."""
@@ -237,14 +238,14 @@ class Metadata:
         `NotRegisteredError`, `NodeDeposedError`, `MetadataUnavailableError` (the change may have been written),
         `MetadataWentBackError`.
         """
-        return await _to_its_end(self._change(decide, as_controller=as_controller))
+        return await to_its_end(self._change(decide, as_controller=as_controller))
 
     async def refresh(self) -> MetadataImage:
         """Read what others have changed until now, and return the image with it: what it lacks was not there then.
 
         Raises `MetadataUnavailableError`, `MetadataConflictError`, `MetadataWentBackError`.
         """
-        return await _to_its_end(self._refresh())
+        return await to_its_end(self._refresh())
 
     async def at(self, sequence: int) -> MetadataImage:
         """Wait until the image has the change numbered `sequence`, and return it. Raises what ends the following."""
@@ -595,10 +596,3 @@ class Metadata:
             work.cancel()
             raise
         return work.result()
-
-
-async def _to_its_end(call: Coroutine[Any, Any, _Result]) -> _Result:
-    """Wait for a call that continues where its caller is canceled. Then nobody hears of its failure."""
-    task = asyncio.ensure_future(call)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return await asyncio.shield(task)

@@ -11,8 +11,10 @@ from semel.broker.handlers.acls import Deleted
 from semel.broker.services import Services
 from semel.protocol.acls import Acl, AclFilter
 from semel.protocol.errors import SemelError
+from semel.runtime.completion import done_to_its_end
 
 
+@done_to_its_end
 async def create_acls(node: Services, rights: Rights, wanted: Sequence[Acl]) -> list[SemelError | None]:
     """See `handlers.acls.create_acls`."""
     acls.check_is_on(node)
@@ -24,6 +26,7 @@ async def create_acls(node: Services, rights: Rights, wanted: Sequence[Acl]) -> 
     return outcomes
 
 
+@done_to_its_end
 async def delete_acls(node: Services, rights: Rights, filters: Sequence[AclFilter]) -> list[Deleted]:
     """See `handlers.acls.delete_acls`."""
     acls.check_is_on(node)

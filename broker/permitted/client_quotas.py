@@ -10,8 +10,10 @@ from semel.broker.handlers import client_quotas
 from semel.broker.handlers.client_quotas import Altered
 from semel.broker.services import Services
 from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaFilter
+from semel.runtime.completion import done_to_its_end
 
 
+@done_to_its_end
 async def alter_client_quotas(
     node: Services, rights: Rights, wanted: Sequence[QuotaAlteration], *, validate_only: bool = False
 ) -> list[Altered]:

@@ -21,6 +21,7 @@ from semel.protocol.acls import ResourceType
 from semel.protocol.api.cluster import NodeState, Reassignment
 from semel.protocol.api.diagnostics import HangingEnd, NodeSnapshot, TransactionHistory
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+from semel.runtime.completion import done_to_its_end
 from semel.runtime.turns import in_turns
 
 
@@ -30,6 +31,7 @@ async def describe_nodes(node: Services, rights: Rights) -> Sequence[NodeState]:
     return await nodes.describe_nodes(node)
 
 
+@done_to_its_end
 async def cordon(node: Services, rights: Rights, node_id: int, *, is_cordoned: bool) -> None:
     """See `nodes.cordon`."""
     rights.check_cluster()
@@ -37,6 +39,7 @@ async def cordon(node: Services, rights: Rights, node_id: int, *, is_cordoned: b
     node.audit.changed(rights.who, Event.NODE_CORDONED if is_cordoned else Event.NODE_UNCORDONED, node=node_id)
 
 
+@done_to_its_end
 async def remove(node: Services, rights: Rights, node_id: int) -> None:
     """See `nodes.remove`."""
     rights.check_cluster()
@@ -50,6 +53,7 @@ def data_folder(node: Services, rights: Rights) -> LogDir:
     return describe_log_dir(node)
 
 
+@done_to_its_end
 async def move_replicas(
     node: Services,
     rights: Rights,
@@ -77,6 +81,7 @@ async def moves(
     return await reassignments(node, wanted)
 
 
+@done_to_its_end
 async def elect(node: Services, rights: Rights, wanted: Sequence[TopicPartition], *, unclean: bool) -> Outcomes:
     """See `elect_leaders`."""
     rights.check_cluster()
@@ -110,6 +115,7 @@ async def transaction_history(node: Services, rights: Rights, key: str, limit: i
     return await read_history(node, key, limit, told)
 
 
+@done_to_its_end
 async def end_hanging_transaction(
     node: Services,
     rights: Rights,
@@ -134,6 +140,7 @@ async def end_hanging_transaction(
     return producer, is_committed
 
 
+@done_to_its_end
 async def abort_by_marker(node: Services, rights: Rights, tp: TopicPartition, producer: ProducerIdAndEpoch) -> None:
     """See `abort_as_asked`. Whoever calls has asked for the right."""
     await abort_as_asked(node, tp, producer)

@@ -11,6 +11,7 @@ from semel.broker.handlers import configs
 from semel.broker.services import Services
 from semel.protocol.acls import ResourceType as Protected
 from semel.protocol.api.metadata import AlterConfigsRequest, ConfigEntry, ResourceType
+from semel.runtime.completion import done_to_its_end
 
 TOPIC: Final = 2
 GROUP: Final = 32
@@ -37,6 +38,7 @@ def describe_configs(
     return configs.describe_configs(node, kind, name, names, listener=listener)
 
 
+@done_to_its_end
 async def alter_configs(node: Services, rights: Rights, request: AlterConfigsRequest) -> None:
     """Change settings, all or none. Raises `SemelError`."""
     check(rights, request.resource_type.value, request.resource_name)

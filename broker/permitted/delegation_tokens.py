@@ -13,6 +13,7 @@ from semel.broker.services import Services
 from semel.protocol.acls import AclOperation, ResourceType
 from semel.protocol.delegation_tokens import DelegationToken, NewDelegationToken, check_principal
 from semel.protocol.errors import ErrorCode, FatalError
+from semel.runtime.completion import done_to_its_end
 from semel.runtime.turns import in_turns
 
 
@@ -32,6 +33,7 @@ def requester_of(rights: Rights, *, is_delegated: bool) -> str:
     return principal
 
 
+@done_to_its_end
 async def create_token(
     node: Services,
     rights: Rights,
@@ -46,6 +48,13 @@ async def create_token(
     owner = owner or requester
     if owner != requester:
         check_principal(owner)
+        if not node.authorizer.is_on:
+            # Kafka lets everybody then. The token would outlive that, and could be one of an operator.
+            raise FatalError(
+                "without permissions a user makes delegation tokens for himself alone: set authorizer.class.name, and "
+                f"allow {requester} CREATE_TOKENS on {owner}",
+                ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+            )
         rights.check(ResourceType.USER, owner)
     made = await tokens.create_token(node, requester, owner, renewers, max_lifetime_ms)
     node.audit.changed(
@@ -60,6 +69,7 @@ async def create_token(
     return made
 
 
+@done_to_its_end
 async def renew_token(
     node: Services, rights: Rights, token: str | bytes, period_ms: int, *, is_delegated: bool
 ) -> DelegationToken:
@@ -77,6 +87,7 @@ async def renew_token(
     return renewed
 
 
+@done_to_its_end
 async def expire_token(
     node: Services, rights: Rights, token: str | bytes, period_ms: int, *, is_delegated: bool
 ) -> int:
@@ -96,7 +107,7 @@ async def describe_tokens(
     return [
         token
         async for token in in_turns(await tokens.all_tokens(node, owners))
-        if token.is_of(requester) or _may_hear(rights, token)
+        if token.is_of(requester) or (node.authorizer.is_on and _may_hear(rights, token))
     ]
 
 

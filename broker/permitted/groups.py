@@ -51,6 +51,7 @@ from semel.protocol.consumer_protocol import (
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.errors import ErrorCode, UsageError, error_for
 from semel.protocol.ids import NO_LEADER_EPOCH
+from semel.runtime.completion import done_to_its_end
 from semel.runtime.turns import in_turns
 
 _TOPIC: Final = ResourceType.TOPIC
@@ -122,6 +123,7 @@ async def fetch_offsets(node: Services, rights: Rights, request: OffsetFetchRequ
     return OffsetFetchResponse({**found, **{tp: NOT_FETCHED for tp in request.partitions if tp.topic in denied}})
 
 
+@done_to_its_end
 async def delete_offsets(
     node: Services, rights: Rights, request: OffsetDeleteRequest, *, must_exist: bool = False
 ) -> OffsetDeleteResponse:
@@ -161,6 +163,7 @@ async def describe(node: Services, rights: Rights, request: DescribeGroupRequest
     return await node.groups.describe(request)
 
 
+@done_to_its_end
 async def delete(node: Services, rights: Rights, request: DeleteGroupRequest) -> None:
     """See `GroupCoordinator.delete`."""
     rights.check(_GROUP, request.group_id)

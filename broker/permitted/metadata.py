@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
 
 from semel.broker.acls.rights import Rights
+from semel.broker.audit.log import Event
 from semel.broker.handlers import metadata
 from semel.broker.handlers.newest import know_topics
 from semel.broker.quotas.client_quotas import UNBOUNDED, Mutations
@@ -14,6 +15,7 @@ from semel.protocol.acls import CLUSTER_NAME, AclOperation, ResourceType
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicId
+from semel.runtime.completion import to_its_end
 from semel.runtime.turns import in_turns
 
 _TOPIC: Final = ResourceType.TOPIC
@@ -52,7 +54,9 @@ async def topics_by_name(
         if missing and not rights.may_with_cluster(AclOperation.CREATE, told=False):
             not_made = await rights.denied(_TOPIC, missing, AclOperation.CREATE)
     asked = [name for name in seen if name not in not_made]
-    found = await metadata.topics_by_name(node, asked, allow_auto_create=allow_auto_create, mutations=mutations)
+    finding = metadata.topics_by_name(node, asked, allow_auto_create=allow_auto_create, mutations=mutations)
+    unknown = [name async for name in in_turns(asked) if node.metadata.topic(name) is None] if creates else []
+    found = await (to_its_end(_made(node, rights, unknown, finding)) if unknown else finding)
     if not hidden and not not_made:
         return found
     by_name = {each.name: each for each in found}
@@ -61,6 +65,19 @@ async def topics_by_name(
     for name in hidden:
         by_name[name] = refused_topic(rights, name, AclOperation.DESCRIBE)
     return tuple(by_name[name] for name in names)
+
+
+async def _made(
+    node: Services, rights: Rights, unknown: Sequence[str], finding: Coroutine[Any, Any, tuple[TopicResult, ...]]
+) -> tuple[TopicResult, ...]:
+    """Find topics, some of which are made by that, and tell the audit log of those."""
+    found = await finding
+    wanted = frozenset(unknown)
+    for each in found:
+        if each.name in wanted and each.error is ErrorCode.NONE and each.topic is not None:
+            count = len(each.topic.partitions)
+            node.audit.changed(rights.who, Event.TOPIC_CREATED, topic=each.name, partitions=count, automatically=True)
+    return found
 
 
 async def topics_by_id(node: Services, rights: Rights, topic_ids: Sequence[TopicId]) -> tuple[TopicResult, ...]:

@@ -23,6 +23,7 @@ from semel.protocol.api.metadata import TopicResult
 from semel.protocol.api.topics import ListOffset, ListOffsetsRequest, NewTopic
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import NO_TIMESTAMP, TopicId, TopicPartition
+from semel.runtime.completion import done_to_its_end
 from semel.runtime.turns import in_turns
 
 _TOPIC: Final = ResourceType.TOPIC
@@ -30,6 +31,7 @@ _DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _NOT_BY_ID: Final = "the caller may not DELETE the topic with this id: an operator allows it with `semel acl add`"
 
 
+@done_to_its_end
 async def create_topics(
     node: Services,
     rights: Rights,
@@ -72,6 +74,7 @@ def may_see_configs(rights: Rights, topic: str) -> bool:
     return rights.may(_TOPIC, topic, AclOperation.DESCRIBE_CONFIGS, told=False)
 
 
+@done_to_its_end
 async def delete_topics(
     node: Services, rights: Rights, wanted: Sequence[str | TopicId], *, mutations: Mutations = UNBOUNDED
 ) -> tuple[TopicResult, ...]:
@@ -117,6 +120,7 @@ def _may_not_delete(node: Services, rights: Rights, wanted: str | TopicId) -> To
     return TopicResult("", _DENIED, _NOT_BY_ID, topic_id=wanted)
 
 
+@done_to_its_end
 async def create_partitions(
     node: Services,
     rights: Rights,
@@ -133,6 +137,7 @@ async def create_partitions(
         node.audit.changed(rights.who, Event.PARTITIONS_ADDED, topic=name, partitions=total_count)
 
 
+@done_to_its_end
 async def create_partitions_of_many(
     node: Services,
     rights: Rights,
@@ -155,6 +160,7 @@ async def create_partitions_of_many(
     return [refused_topic(rights, each.topic) if each.topic in denied else next(grown) for each in wanted]
 
 
+@done_to_its_end
 async def delete(
     node: Services, rights: Rights, before: Mapping[TopicPartition, int], *, timeout_ms: float = TIMEOUT_MS
 ) -> dict[TopicPartition, DeletedRecords]:

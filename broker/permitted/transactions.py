@@ -41,6 +41,7 @@ from semel.protocol.api.transactions import (
 )
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import INTERNAL_TOPICS, ProducerIdAndEpoch
+from semel.runtime.completion import done_to_its_end
 from semel.txn_coordinator.commit_records import key_of_member
 
 _TOPIC: Final = ResourceType.TOPIC
@@ -128,6 +129,7 @@ async def end_transaction(node: Services, rights: Rights, request: EndTxnRequest
     return await node.transactions.end_txn(request)
 
 
+@done_to_its_end
 async def abort_transaction(node: Services, rights: Rights, request: AbortTransactionRequest) -> None:
     """See `TransactionCoordinator.abort`."""
     check_transaction(rights, request.transactional_id)

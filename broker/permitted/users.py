@@ -11,8 +11,10 @@ from semel.broker.handlers.users import Described, Outcomes
 from semel.broker.services import Services
 from semel.protocol.errors import SemelError
 from semel.protocol.scram import Alteration
+from semel.runtime.completion import done_to_its_end
 
 
+@done_to_its_end
 async def alter_users(
     node: Services, rights: Rights, wanted: Sequence[tuple[str, Alteration | SemelError]]
 ) -> Outcomes:

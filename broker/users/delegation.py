@@ -10,8 +10,9 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("semel.users")
 
 _SALT_BYTES: Final = 32
+_READING_PAUSE_S: Final = 0.05
+_TOKEN_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
+"""As nodes make them: no other name is looked for at other nodes."""
 _REMEMBERED_MAX: Final = 10_000
 """Tokens whose verifiers are known without being made again."""
 _NO_TOKENS: Final[Mapping[str, DelegationToken]] = MappingProxyType({})
@@ -94,10 +98,40 @@ class DelegationTokens:
         self._tokens: Callable[[], Mapping[str, DelegationToken]] = lambda: _NO_TOKENS
         self._verifiers: OrderedDict[tuple[str, str], Verifier] = OrderedDict()
         self._threads = Threads(1, "semel-delegation")
+        self._read_newest: Callable[[], Awaitable[None]] | None = None
+        self._next_reading: asyncio.Task[None] | None = None
+        """One that has not begun: what was made until now will be in it."""
 
-    def know_cluster(self, tokens: Callable[[], Mapping[str, DelegationToken]], clock: Clock) -> None:
-        """Serve the tokens of the cluster's metadata: `tokens` returns them as they are now."""
-        self._tokens, self._clock = tokens, clock
+    def know_cluster(
+        self,
+        tokens: Callable[[], Mapping[str, DelegationToken]],
+        clock: Clock,
+        read_newest: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Serve the tokens of the cluster's metadata: `tokens` returns them as they are now.
+
+        read_newest: reads what other nodes have changed until now; None where there are none
+        """
+        self._tokens, self._clock, self._read_newest = tokens, clock, read_newest
+
+    async def find_newest(self, token_id: str) -> DelegationToken | None:
+        """Return a token that is good now, also where another node made it a moment ago.
+
+        Strangers may ask for any name, so readings are rare, and all that come before one begins share it (S2).
+        """
+        found = self.find(token_id)
+        if found is not None or self._read_newest is None or not _TOKEN_ID.fullmatch(token_id):
+            return found
+        if token_id not in self._tokens():
+            if self._next_reading is None:
+                self._next_reading = asyncio.get_running_loop().create_task(self._read(self._read_newest))
+            await asyncio.shield(self._next_reading)
+        return self.find(token_id)
+
+    async def _read(self, read_newest: Callable[[], Awaitable[None]]) -> None:
+        await asyncio.sleep(_READING_PAUSE_S)
+        self._next_reading = None
+        await read_newest()
 
     def find(self, token_id: str) -> DelegationToken | None:
         """Return a token that is good now."""
@@ -123,9 +157,9 @@ class DelegationTokens:
         """Return a token as one that a client has proven."""
         return Delegated(token.token_id, parts_of(token.owner)[1], self)
 
-    def check(self, token_id: str, password: str) -> Delegated | None:
+    async def check(self, token_id: str, password: str) -> Delegated | None:
         """Return a token that a client shows with its password; None where it is wrong, or there is none."""
-        token = self.find(token_id)
+        token = await self.find_newest(token_id)
         if token is None:
             return None
         right = password_of(self._secret.hmac(token_id)).encode()

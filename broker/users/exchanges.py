@@ -192,7 +192,7 @@ class _Scram:
         means_token = _means_token(found["extensions"])
         if not means_token and self._users.has(name):
             return
-        token = tokens.find(name)
+        token = await tokens.find_newest(name)
         if token is not None:
             self._delegated = tokens.delegated(token)
             self._found = await tokens.verifier(token, self._mechanism)

@@ -16,6 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -27,7 +28,7 @@ from semel.broker.users.decoys import Decoys, Shapes, shapes_of
 from semel.broker.users.delegation import DelegationTokens, delegation_of
 from semel.broker.users.user_file import UserVerifiers, read_users
 from semel.protocol.delegation_tokens import DelegationToken
-from semel.protocol.errors import ErrorCode, RetriableError, UsageError
+from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
 from semel.protocol.schemes import asks_for_password
 from semel.protocol.scram import Verifier
 from semel.runtime.clock import Clock
@@ -64,6 +65,10 @@ class MetadataSource(Protocol):
 
     @property
     def image(self) -> UsersSource: ...
+
+    async def refresh(self) -> UsersSource:
+        """Read what other nodes have changed until now. Raises `SemelError`."""
+        ...
 
 
 class Users:
@@ -283,7 +288,13 @@ def follow_cluster(config: NodeConfig, users: Users | None, metadata: MetadataSo
         return
     users.know_cluster(metadata.image.cluster_id, lambda: metadata.image.users)
     if users.delegation is not None:
-        users.delegation.know_cluster(lambda: metadata.image.delegation_tokens, clock)
+
+        async def read_newest() -> None:
+            with suppress(SemelError):  # what is known stays
+                await metadata.refresh()
+
+        others = read_newest if config.peer_listen else None
+        users.delegation.know_cluster(lambda: metadata.image.delegation_tokens, clock, others)
     check_somebody(config, users)
 
 

@@ -153,5 +153,5 @@ class Connections:
             try:
                 await self._access.prove(connection)
             except SemelError as error:
-                _log.warning("the token of a connection was not renewed, and it ends: %s", error.message)
+                _log.warning("the client could not prove again who it is, and a connection ends: %s", error.message)
                 return

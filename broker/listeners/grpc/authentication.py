@@ -89,7 +89,7 @@ class AuthenticatingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
         name, password = parse_basic(text)
         await users.settled()
         if users.delegation is not None and not users.has(name):
-            delegated = users.delegation.check(name, password)
+            delegated = await users.delegation.check(name, password)
             if delegated is not None:
                 set_user(delegated.subject, is_delegated=True)
                 over = f"the delegation token {name} has expired, or was taken back"

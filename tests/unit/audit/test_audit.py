@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
 from collections.abc import Iterator
 from contextvars import copy_context
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -16,15 +18,18 @@ from running_node import run_with_node
 from semel.broker.acls.rights import ALL_RIGHTS, ANYBODY
 from semel.broker.audit.log import LOGGER, Audit, Event
 from semel.broker.node import Node
-from semel.broker.node_log import JsonFormatter, TextFormatter
+from semel.broker.node_log import JsonFormatter, TextFormatter, configure_logging
 from semel.broker.permitted import configs, topics
+from semel.broker.permitted.metadata import topics_by_name
 from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.ids import TopicPartition
 from semel.runtime.caller import set_caller
+from semel.runtime.flood_guard import LINES_MAX as LINES_MAX_OF_GUARD
 from semel.runtime.limited_log import LINES_MAX
 from semel.runtime.setting import ConfigError
+from semel.runtime.turns import set_is_gone
 
 SECURITY = Path(__file__).parents[3] / "docs" / "security.md"
 
@@ -86,14 +91,15 @@ def test_a_line_of_json_has_the_fields_as_attributes(tmp_path: Path, told: pytes
 def test_S5_what_a_client_calls_itself_begins_no_line_and_is_cut(told: pytest.LogCaptureFixture) -> None:
     def test() -> None:
         set_caller(ClientOrigin.of("\n2026 semel.audit denied: \x1b[31m", "10.0.0.7"))
-        Audit(1).changed(ALL_RIGHTS.who, Event.TOPIC_DELETED, topic="x" * 5_000)
+        Audit(1).changed(ALL_RIGHTS.who, Event.TOPIC_DELETED, topic="x" * 50_000)
 
     copy_context().run(test)
     (record,) = told.records
     line = TextFormatter().format(record)
     assert "\n" not in line
     assert "\x1b" not in line
-    assert len(line) < 700
+    assert len(line) < 4_500
+    assert "(46000 characters left out)" in line
 
 
 def test_S7_no_change_is_left_out_whatever_was_refused_and_allowed_before(
@@ -163,3 +169,53 @@ def test_the_documentation_has_each_event() -> None:
         name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(.*?)`", row)
     ]
     assert sorted(documented) == sorted(event.value for event in Event)
+
+
+def test_S7_a_change_is_told_where_its_caller_is_cancelled_or_gone(
+    tmp_path: Path, told: pytest.LogCaptureFixture
+) -> None:
+    """Nobody hides what he does by hanging up as soon as it is sent."""
+
+    async def test(node: Node) -> None:
+        for number in range(20):
+            task = asyncio.ensure_future(topics.create_topics(node, ANYBODY, [NewTopic(f"t-{number}", 1)]))
+            for _ in range(number):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await topics.create_topics(node, ANYBODY, [NewTopic("last", 1)])
+        names = set(node.metadata.image.topics)
+        assert len(names) > 1, "some were begun before they were cancelled"
+        many = {TopicPartition("last", 0): 0}
+        set_is_gone(lambda: True)
+        await topics.delete(node, ANYBODY, many)
+        made = {line.partition("topic='")[2].partition("'")[0] for line in of_audit(told) if "created" in line}
+        assert made == names
+
+    run_with_node(tmp_path, test)
+    assert "records.deleted" in of_audit(told)[-1]
+
+
+def test_topics_that_are_made_by_asking_for_them_are_told(tmp_path: Path, told: pytest.LogCaptureFixture) -> None:
+    async def test(node: Node) -> None:
+        for _ in range(2):
+            await topics_by_name(node, ANYBODY, ["asked"], allow_auto_create=True)
+
+    run_with_node(tmp_path, test, auto_create_topics_enable=True)
+    assert [line for line in of_audit(told) if "topic='asked'" in line] == [
+        "topic.created: principal='somebody (there is no authorizer)' topic='asked' partitions=1 automatically=True"
+    ]
+
+
+def test_S7_the_guard_against_floods_lets_the_whole_audit_log_pass() -> None:
+    stream = StringIO()
+    root = logging.getLogger()
+    kept, level = root.handlers[:], root.level
+    try:
+        configure_logging("text", "warning", stream)
+        for number in range(2 * LINES_MAX_OF_GUARD):
+            Audit(1).changed("User:alice", Event.TOPIC_CREATED, topic=f"t-{number}")
+    finally:
+        root.handlers[:] = kept
+        root.setLevel(level)
+    assert stream.getvalue().count("topic.created") == 2 * LINES_MAX_OF_GUARD

@@ -50,3 +50,18 @@ def test_S6_nodes_follow_each_others_tokens_also_after_a_restart(tmp_path: Path)
             assert [await log_in(each, *login) for each in (one, two, again)] == [None] * 3
 
     asyncio.run(main())
+
+
+def test_S6_a_token_is_good_at_another_node_as_soon_as_it_is_made(tmp_path: Path) -> None:
+    """Its program may begin at once, and would be refused for good."""
+    settings = {"kafka_listen": "sasl://127.0.0.1:0", "delegation_token_secret_file": secret_file(tmp_path)}
+
+    async def main() -> None:
+        async with cluster(tmp_path, 2, **settings) as nodes:
+            one, two = nodes.nodes[1], nodes.nodes[2]
+            for _ in range(10):
+                made = await tokens.create_token(one, BOB, "", (), -1, is_delegated=False)
+                assert await log_in(two, made.token.token_id, made.password) is not None
+            assert await log_in(two, "x" * 22, made.password) is None
+
+    asyncio.run(main())

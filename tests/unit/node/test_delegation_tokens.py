@@ -292,6 +292,20 @@ def test_S7_a_token_for_somebody_else_takes_a_right(tmp_path: Path) -> None:
         assert [each.token_id for each in bob.delegation_tokens(["User:admin"])] == [hidden.token.token_id]
 
 
+def test_S7_without_permissions_nobody_has_tokens_of_others(node: LiveNode) -> None:
+    """They would be good when there are permissions, and could be those of an operator."""
+    with semel.Admin(at(node.bootstrap, "bob")) as bob, semel.Admin(at(node.bootstrap)) as alice:
+        unauthorized = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+        assert refused(lambda: bob.create_delegation_token(owner=f"User:{ALICE}")) is unauthorized
+        own = alice.create_delegation_token(owner=f"User:{ALICE}")
+        assert bob.delegation_tokens() == []
+        assert [each.token_id for each in alice.delegation_tokens()] == [own.token.token_id]
+        for name in ("*", "ANONYMOUS", "a\nb"):
+            assert refused(lambda name=name: bob.create_delegation_token(owner=f"User:{name}")) is (  # type: ignore[misc]
+                ErrorCode.INVALID_REQUEST
+            )
+
+
 def test_S2_tokens_and_their_renewers_are_bounded(node: LiveNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handler, "TOKENS_OF_OWNER_MAX", 2)
     monkeypatch.setattr(handler, "TOKENS_MAX", 3)

@@ -12,6 +12,7 @@ from running_node import run_with_node, running_node
 
 from semel.broker.handlers import client_quotas as handler
 from semel.broker.handlers.client_quotas import alter_client_quotas, describe_client_quotas
+from semel.broker.handlers.configs import alter_configs
 from semel.broker.metadata.chain import Position
 from semel.broker.metadata.changes import (
     CLIENT_QUOTAS_VERSION,
@@ -22,6 +23,7 @@ from semel.broker.metadata.changes import (
 )
 from semel.broker.metadata.image import EMPTY_IMAGE, decode_image, encode_image
 from semel.broker.node import Node
+from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ResourceType
 from semel.protocol.errors import ErrorCode, FatalError, UsageError
 from semel.protocol.quotas import MatchType, QuotaAlteration, QuotaEntity, QuotaFilter, QuotaMatch
 
@@ -93,6 +95,13 @@ def test_S2_entities_are_bounded_in_a_request_and_in_a_cluster(tmp_path: Path, m
             await alter_client_quotas(node, made[2:3])
         assert refused.value.code is ErrorCode.POLICY_VIOLATION
         await alter_client_quotas(node, [QuotaAlteration(QuotaEntity("u0"), {RATE: 3.0})])
+        # Where the setting is lower by now, those that there are can still be changed and removed.
+        lower = AlterConfigsRequest(ResourceType.BROKER, ALL_NODES, {"client.quotas.max": "1"})
+        await alter_configs(node, lower)
+        (changed,) = await alter_client_quotas(node, [QuotaAlteration(QuotaEntity("u1"), {RATE: 4.0})])
+        (removed,) = await alter_client_quotas(node, [QuotaAlteration(QuotaEntity("u0"), {RATE: None})])
+        assert (changed.error, removed.error) == (None, None)
+        assert list(node.metadata.image.client_quotas) == [QuotaEntity("u1")]
 
     run_with_node(tmp_path, test, client_quotas_max=2)
 

@@ -19,6 +19,7 @@ from semel.protocol.quotas import QuotaEntity
 
 MINE = QuotaEntity(None, "test")
 ASKED = ApiVersionsRequest("test", "1")
+LIMITS = KafkaLimits(max_connections=11)
 
 
 def quota(node: FakeNode, **values: float) -> None:
@@ -215,7 +216,31 @@ def test_S2_a_throttled_connection_keeps_no_place_from_one_that_is_served(tmp_pa
         assert await (await KafkaClient.connect(listener.port)).closed(), "the places of those that are served are kept"
         assert len(served) == 10
 
-    run_with_listener(test, str(tmp_path), limits=KafkaLimits(max_connections=11))
+    run_with_listener(test, str(tmp_path), limits=LIMITS)
+
+
+def test_S2_nor_at_another_listener_of_the_node(tmp_path: Path) -> None:
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        inside = KafkaListener(node, "127.0.0.1", 0, LIMITS, listener_name="inside", beside=listener)  # type: ignore[arg-type]
+        await inside.start()
+        try:
+            node.metadata.client_quotas = {QuotaEntity(ip="127.0.0.1"): {"connection_creation_rate": 1.0}}
+            node.client_quotas.update()
+            served = [await KafkaClient.connect(listener.port) for _ in range(10)]
+            late = await KafkaClient.connect(listener.port)
+            await until(lambda: listener.statistics().throttled_connections == 1)
+            node.metadata.client_quotas = {}
+            node.client_quotas.update()
+            other = await KafkaClient.connect(inside.port)
+            other.send(ASKED, 3)
+            await other.receive()
+            assert await late.closed()
+            assert (inside.statistics().refused_connections, inside.acceptor.open, len(served)) == (0, 11, 10)
+        finally:
+            await inside.stop(5.0)
+            await inside.produce.close()
+
+    run_with_listener(test, str(tmp_path), limits=LIMITS)
 
 
 def test_E1_what_came_from_a_client_that_is_gone_is_not_appended_once_it_may(tmp_path: Path) -> None:
