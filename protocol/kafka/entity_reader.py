@@ -143,10 +143,11 @@ def _read_float64(reader: WireReader) -> float:
 
 
 def _duration(milliseconds: int) -> datetime.timedelta:
+    """Return a duration; of more than Python knows, some 2.7 million years, the longest: it means "for ever"."""
     try:
         return datetime.timedelta(milliseconds=milliseconds)
     except OverflowError:
-        raise WireFormatError(f"{milliseconds} ms is no time to wait") from None
+        return datetime.timedelta.max if milliseconds > 0 else datetime.timedelta.min
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pytest
@@ -123,3 +124,13 @@ def test_a_tagged_field_that_lies_about_its_size_is_refused() -> None:
     body[-1:] = b"\x01\x00\x09\x03ab"
     with pytest.raises(WireFormatError, match="tagged field 0"):
         own_reader(entity)(WireReader(bytes(body)))
+
+
+@pytest.mark.parametrize(("milliseconds", "read"), [(-1, -1), (1, 1), (2**63 - 1, None), (-(2**63), None)])
+def test_a_duration_for_ever_is_the_longest_that_there_is(milliseconds: int, read: int | None) -> None:
+    """Tools send the largest number for it, as `kafka-delegation-tokens.sh` may."""
+    entity = load_entity(ApiKey.RENEW_DELEGATION_TOKEN, 2, "request")
+    body = b"\x01" + milliseconds.to_bytes(8, "big", signed=True) + b"\x00"
+    found = own_reader(entity)(WireReader(body)).renew_period
+    expected = datetime.timedelta.max if milliseconds > 0 else datetime.timedelta.min
+    assert found == (expected if read is None else datetime.timedelta(milliseconds=read))
