@@ -88,17 +88,17 @@ class Audit:
         """Tell of one that has not; at most so many a minute."""
         self._tell(self._failed, Event.AUTHENTICATION_FAILED, details)
 
-    def denied(self, **details: Detail) -> None:
+    def denied(self, principal: str, **details: Detail) -> None:
         """Tell of something that was asked for by name and refused; at most so many a minute."""
-        self._tell(self._refused, Event.DENIED, {**_origin(), **details})
+        self._tell(self._refused, Event.DENIED, {"principal": principal, **_origin(), **details})
 
     def certificate_refused(self, **details: Detail) -> None:
         """Tell of a certificate that no rule makes a principal of; at most so many a minute."""
         self._tell(self._certificates, Event.CERTIFICATE_REFUSED, details)
 
-    def allowed(self, **details: Detail) -> None:
+    def allowed(self, principal: str, **details: Detail) -> None:
         """Tell of something that somebody may do, of which a sample is told; at most so many a minute."""
-        self._tell(self._allowed, Event.ALLOWED, {**_origin(), **details})
+        self._tell(self._allowed, Event.ALLOWED, {"principal": principal, **_origin(), **details})
 
     def _tell(self, log: LimitedLog, event: Event, details: Mapping[str, Detail]) -> None:
         text, attributes = _described(event, details)

@@ -330,8 +330,8 @@ def test_a_denied_request_is_told_to_the_operator(tmp_path: Path, caplog: pytest
 
     with caplog.at_level("INFO", "semel.audit"):
         run_with_node(tmp_path, test, **PERMITTED)
-    denied = "denied: principal='User:ANONYMOUS' host='127.0.0.1' operation='DESCRIBE' resource='GROUP:g'"
-    assert f"{denied} request='DESCRIBE_GROUPS'" in caplog.text
+    denied = "denied: principal='User:ANONYMOUS' host='127.0.0.1' client_id='test' operation='DESCRIBE'"
+    assert f"{denied} resource='GROUP:g' request='DESCRIBE_GROUPS'" in caplog.text
 
 
 def test_S7_every_change_of_acls_is_told_whatever_was_refused_before(
