@@ -1,7 +1,9 @@
-"""Which tests have to share a worker."""
+"""Which tests have to share a worker, and what is put back after those that set up the log of a process."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
@@ -21,3 +23,14 @@ class _FolderScheduling(LoadGroupScheduling):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling | None:
     return _FolderScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+@pytest.fixture
+def root_logger() -> Iterator[None]:
+    """Give the handlers and levels of the test runner back, where a test sets up the log of a node's process."""
+    root, audit = logging.getLogger(), logging.getLogger("semel.audit")
+    handlers, level, of_audit = root.handlers[:], root.level, audit.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    audit.setLevel(of_audit)

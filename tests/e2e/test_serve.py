@@ -178,7 +178,10 @@ def test_a_port_in_use_is_named(tmp_path: Path, listener: str) -> None:
 def test_a_port_in_use_costs_no_data_directory(tmp_path: Path, listener: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        code, errors = refused(["--data-dir", str(tmp_path / "new"), *ANY_PORTS, listener, address])
+        ports = {"--kafka": "127.0.0.1:0", "--grpc": "127.0.0.1:0", listener: address}
+        code, errors = refused(
+            ["--data-dir", str(tmp_path / "new"), *(word for pair in ports.items() for word in pair)]
+        )
     assert (code, address in errors) == (5, True), errors
     assert "opened the logs" not in errors
     assert list(tmp_path.iterdir()) == []

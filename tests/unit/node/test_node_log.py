@@ -5,21 +5,10 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 
 from semel.broker.node_log import configure_logging, redact
-
-
-@pytest.fixture
-def root_logger() -> Iterator[None]:
-    """Give the handlers of the test runner back."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def log_one(log_format: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,16 +11,6 @@ from semel.broker.node_log import configure_logging
 from semel.runtime.flood_guard import FloodGuard
 
 logger = logging.getLogger("semel.test.flood")
-
-
-@pytest.fixture
-def root_logger() -> Iterator[None]:
-    """Give the handlers of the test runner back."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 class Log:

@@ -338,6 +338,7 @@ def test_R9_the_tables_name_every_request_and_every_method() -> None:
 
 LOOKERS: Final[Mapping[str, str]] = {
     "broker/metrics/readings.py": "metrics",
+    "broker/metrics/limits.py": "metrics",
     "broker/diagnostics/groups.py": "facts about this node, for the doctor to judge",
     "broker/diagnostics/snapshot.py": "facts about this node, for the doctor to judge",
     "broker/diagnostics/client_abort.py": "confirms first",
