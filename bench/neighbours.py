@@ -43,7 +43,7 @@ QUOTAS = {"producer_byte_rate": 2_000_000.0, "consumer_byte_rate": 4_000_000.0, 
 """Of all that say this client id, together."""
 GOAL = 2.0
 _CALM_S = 2.0
-"""How long noise goes on before anything is measured, and it is calm after it."""
+"""How long there is noise before anything is measured, and it is calm after it."""
 _SETTINGS = {
     "durability": "os",
     "quota.window.num": 2,

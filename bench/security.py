@@ -1,7 +1,7 @@
-"""What security costs a node: its CPU for new connections by how the client proves itself, and for quotas at the
-smallest Produce.
+"""What security costs a node: its CPU for new connections by how the client proves itself, for calls over gRPC, and for
+quotas at the smallest Produce.
 
-    python -P bench/security.py [--rounds 3] [--connections 200] [--requests 10000]
+    python -P bench/security.py [--rounds 3] [--connections 200] [--calls 2000] [--requests 10000]
 
 Three nodes take turns: one that asks for nothing, one with `sasl://` (passwords and tokens) and one with `tls://`. The
 client hashes its password for each connection with SCRAM (10,000 times), which is in the rates and not in the node's
@@ -18,10 +18,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import grpc
 import jwt
 import trustme
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -30,13 +31,16 @@ from jwt.algorithms import ECAlgorithm
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import dataplane
-import users
-from harness import NodeProcess
+from harness import NodeProcess, data_folder, spawn_node
+from harness import process_cpu_s as cpu_s
 
 import semel
+from semel.broker.config.sasl import PLAIN
 from semel.broker.users.user_file import write_user
 from semel.protocol.quotas import QuotaAlteration, QuotaEntity
+from semel.protocol.schemes import without_scheme
 from semel.protocol.scram import SCRAM_MECHANISMS, make_verifier
+from semel.protocol.v1 import metadata_pb2
 from semel.runtime.kafka_client.connection import Connection, connect, dial_tcp
 from semel.sdk.transport.login import Login
 from semel.sdk.transport.security import Access, Security, Tls
@@ -44,22 +48,25 @@ from semel.sdk.transport.security import Access, Security, Tls
 TOPIC = "bench"
 IN_FLIGHT = 100
 AUDIENCE = "bench"
-Figure = users.Figure
+USER, PASSWORD = "bench", "a password of the usual length"
+Figure = tuple[float, float]
+"""How many were done a second, and the node's CPU for one, in us."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--connections", type=int, default=200)
+    parser.add_argument("--calls", type=int, default=2_000)
     parser.add_argument("--requests", type=int, default=10_000)
     arguments = parser.parse_args()
     figures: dict[str, list[Figure]] = {}
     print(f"load before: {os.getloadavg()}")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        plain = stack.enter_context(users.started("", {}))
-        asking = stack.enter_context(users.started("sasl://", asking_settings(folder)))
-        encrypting = stack.enter_context(users.started("tls://", tls_settings(folder)))
+        plain = stack.enter_context(started("", {}))
+        asking = stack.enter_context(started("sasl://", asking_settings(folder)))
+        encrypting = stack.enter_context(started("tls://", tls_settings(folder)))
         token = Login("", mechanism="OAUTHBEARER", token_url=(folder / "token").as_uri())
         count = arguments.connections
         rows: dict[str, Callable[[], Figure]] = {
@@ -67,11 +74,13 @@ def main() -> None:
             "with TLS": lambda: connections(encrypting, Security(Tls(str(folder / "ca.pem"))), count),
             "with a token (ES256)": lambda: connections(asking, Security(None, token), count),
         }
-        for mechanism in SCRAM_MECHANISMS:
-            login = Login(users.USER, users.PASSWORD, mechanism=mechanism)
+        for mechanism in (*SCRAM_MECHANISMS, PLAIN):
+            login = Login(USER, PASSWORD, mechanism=mechanism)
             rows[f"with {mechanism}"] = lambda login=login: connections(  # type: ignore[misc]
                 asking, Security(None, login), count
             )
+        rows["a call over gRPC"] = lambda: calls(plain, None, arguments.calls)
+        rows["with a password"] = lambda: calls(asking, Login(USER, PASSWORD), arguments.calls)
         with semel.Admin(plain.grpc) as admin:
             admin.create_topic(TOPIC, partitions=1)
         for name, entity in (
@@ -95,20 +104,37 @@ def main() -> None:
         print(f"| {name} | {rate:,.0f} | {cost:,.1f} | {cost - first:+,.1f} |")
 
 
+@contextmanager
+def started(scheme: str, settings: dict[str, object]) -> Iterator[NodeProcess]:
+    with data_folder() as folder:
+        process = spawn_node(
+            folder, {"durability": "os", **settings}, kafka=f"{scheme}127.0.0.1:0", grpc=f"{scheme}127.0.0.1:0"
+        )
+        assert process.stdout is not None
+        words = process.stdout.readline().split()
+        if words[:2] != ["ready:", "kafka"]:
+            process.wait()
+            raise RuntimeError(f"the node did not start: {Path(folder + '.log').read_text()[-2000:]}")
+        host, _, port = without_scheme(words[2]).rpartition(":")
+        node = NodeProcess(process, folder, without_scheme(words[4]), (host, int(port)), 0.0, 0.0)
+        try:
+            yield node
+        finally:
+            node.kill()
+
+
 def asking_settings(folder: Path) -> dict[str, object]:
     """Return the settings of a node for users with passwords and for tokens, and write what clients need."""
-    write_user(
-        str(folder / "users"), users.USER, [make_verifier(mechanism, users.PASSWORD) for mechanism in SCRAM_MECHANISMS]
-    )
+    write_user(str(folder / "users"), USER, [make_verifier(mechanism, PASSWORD) for mechanism in SCRAM_MECHANISMS])
     key = ec.generate_private_key(ec.SECP256R1())
     public = {**ECAlgorithm.to_jwk(key.public_key(), as_dict=True), "kid": "k", "use": "sig"}
     (folder / "jwks").write_text(json.dumps({"keys": [public]}))
     now = int(time.time())
-    claims = {"sub": users.USER, "aud": AUDIENCE, "iat": now, "exp": now + 3_600}
+    claims = {"sub": USER, "aud": AUDIENCE, "iat": now, "exp": now + 3_600}
     (folder / "token").write_text(jwt.encode(claims, key, "ES256", headers={"kid": "k"}))
     return {
         "sasl.users.location": folder / "users",
-        "sasl.enabled.mechanisms": ",".join(("OAUTHBEARER", *SCRAM_MECHANISMS)),
+        "sasl.enabled.mechanisms": ",".join(("OAUTHBEARER", PLAIN, *SCRAM_MECHANISMS)),
         "sasl.oauthbearer.jwks.endpoint.url": (folder / "jwks").as_uri(),
         "sasl.oauthbearer.expected.audience": AUDIENCE,
     }
@@ -140,7 +166,21 @@ def connections(node: NodeProcess, security: Security, count: int) -> Figure:
             )
             connection.close()
 
-    return users.timed(node, count, lambda: asyncio.run(work()))
+    return timed(node, count, lambda: asyncio.run(work()))
+
+
+def calls(node: NodeProcess, login: Login | None, count: int) -> Figure:
+    """Ask for the metadata of no topic."""
+    metadata = Access(Security(None, login)).metadata(node.grpc)
+    request = metadata_pb2.GetMetadataRequest().SerializeToString()
+    with grpc.insecure_channel(node.grpc) as channel:
+        call = channel.unary_unary("/semel.v1.MetadataService/GetMetadata", bytes, bytes)
+
+        def work() -> None:
+            for _ in range(count):
+                call(request, metadata=metadata)
+
+        return timed(node, count, work)
 
 
 def produces(node: NodeProcess, entity: QuotaEntity | None, count: int) -> Figure:
@@ -160,10 +200,16 @@ def produces(node: NodeProcess, entity: QuotaEntity | None, count: int) -> Figur
                     if number < count - IN_FLIGHT:
                         connection.sendall(frame)
 
-            figure = users.timed(node, count, work)
+            figure = timed(node, count, work)
         if entity is not None:
             admin.alter_client_quotas([QuotaAlteration(entity, dict.fromkeys(values))])
         return figure
+
+
+def timed(node: NodeProcess, count: int, work: Callable[[], None]) -> Figure:
+    begun, used = time.perf_counter(), cpu_s(node.pid)
+    work()
+    return count / (time.perf_counter() - begun), (cpu_s(node.pid) - used) / count * 1e6
 
 
 if __name__ == "__main__":

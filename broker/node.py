@@ -435,7 +435,7 @@ class Node:
 
     async def _start_metrics(self) -> NodeMetrics | None:
         encryption = None if self._certificates is None else self._certificates.for_metrics
-        callers = metrics_callers(self.config, self._users, self._tokens, lambda: self._authorizer)
+        callers = metrics_callers(self.config, self._users, self._tokens, lambda: self._authorizer, self.audit)
         return await NodeMetrics.start(self, encryption=encryption, callers=callers)
 
     async def _check_addresses(self, listeners: Collection[Listener]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
+from typing import Final
 
 from semel.broker.config.listeners import ClientListener
 from semel.broker.config.sources import Address, advertised_address, parse_address
@@ -14,7 +15,7 @@ from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.protocol.listener_names import DEFAULT_LISTENER
 from semel.protocol.schemes import with_scheme_of
 
-_NOWHERE = "127.0.0.1"
+_NOWHERE: Final = "127.0.0.1"
 
 
 def told_endpoints(
@@ -24,7 +25,7 @@ def told_endpoints(
 
     listening: where each listens, with the real port
     are_served: whether they listen; where not, the port is 0: that of a former start is over. One that was given
-                (advertised) is told in any case: clients in the process may know nodes by such names
+                (advertised) counts in any case: clients in the process may know nodes by such names
     """
     return tuple(
         Endpoint(each.name, *_told(each, address, is_served=are_served))

@@ -177,7 +177,10 @@ def expire(
 
 
 def _milliseconds(text: str, option: str) -> int:
-    return max(1, round(parse_duration(text, option) * 1000))
+    milliseconds = round(parse_duration(text, option) * 1000)
+    if milliseconds < 1:
+        raise UsageError(f"{option} {text} is no time: give 1ms or more")
+    return milliseconds
 
 
 def _check_folder(file: Path) -> None:

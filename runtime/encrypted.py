@@ -27,10 +27,16 @@ class EncryptedConnection(sslproto.SSLProtocol):
 
     max_size = _BUFFER_BYTES
 
-    def __init__(self, made: Callable[[], asyncio.BaseProtocol], context: ssl.SSLContext) -> None:
+    def __init__(
+        self,
+        made: Callable[[], asyncio.BaseProtocol],
+        context: ssl.SSLContext,
+        came: Callable[[EncryptedConnection], None] | None = None,
+    ) -> None:
+        """`came` is called once it is known whose connection this is, as its handshake begins."""
         loop = asyncio.get_running_loop()
         self.encrypted: asyncio.Future[None] = loop.create_future()
-        self._is_hung_up = False
+        self._came = came
         self._asks = context.verify_mode is not ssl.CERT_NONE
         super().__init__(
             loop,
@@ -45,16 +51,21 @@ class EncryptedConnection(sslproto.SSLProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if self._is_hung_up:
-            self.hang_up()
+        if self._came is not None:
+            self._came(self)
+
+    @property
+    def address(self) -> str:
+        """Of the peer; empty where it is gone already."""
+        me: Any = self
+        name = me._transport.get_extra_info("peername")
+        return str(name[0]) if name else ""
 
     def hang_up(self) -> None:
-        """Have the handshake fail, as if the peer had closed the connection. Also one that is just accepted."""
+        """Have the handshake fail, as if the peer had closed the connection."""
         me: Any = self
-        self._is_hung_up = True
-        if me._transport is not None:
-            with suppress(OSError):  # it is gone already
-                me._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # it is gone already
+            me._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     def _start_shutdown(self) -> None:
         """Close also where the peer has closed while nothing was read here: asyncio then waits for ever."""

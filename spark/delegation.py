@@ -6,7 +6,7 @@
         query.awaitTermination()
 
 Spark hands a query's options to its executors. These have the token in place of the user, so nothing that leaves the
-driver has the password. A token that is renewed stays the same, and the tasks go on with it.
+driver has the password. A token that is renewed stays the same, and the tasks continue with it.
 """
 
 from __future__ import annotations

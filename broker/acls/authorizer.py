@@ -41,7 +41,7 @@ class Authorizer:
         """Whether ACLs count at all."""
         self.audit = audit
         self.sample = config.audit_allowed_sample
-        """Which share of what is allowed is told."""
+        """Which share of what is allowed the audit log has."""
         self._super_users = super_users_of(config)
         self._allows_without_acl = config.allow_everyone_if_no_acl_found
         rules = config.ssl_principal_mapping_rules
@@ -128,7 +128,7 @@ class Access:
         self.principal = principal
         self.host = host
         self.is_sampled = authorizer.sample > 0
-        """Whether some of what is allowed is told: `note_allowed` draws which."""
+        """Whether the audit log has some of what is allowed: `note_allowed` draws which."""
 
     def may(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
         """Return whether an operation is allowed on a resource."""

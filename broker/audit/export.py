@@ -41,17 +41,17 @@ class AuditExport:
             names = exporters_asked_for("LOGS", environment)
             if not names:
                 return None
+            try:
+                from opentelemetry.sdk._logs import LoggerProvider, ReadWriteLogRecord  # noqa: F401 (tells the version)
+                from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+            except ImportError:
+                raise ValueError(
+                    "it is exported by opentelemetry-sdk 1.39 and newer: pip install -U opentelemetry-sdk, or set "
+                    "OTEL_LOGS_EXPORTER=none"
+                ) from None
             exporters = [exporter_class("LOGS", name)() for name in names]
         except ValueError as error:
             raise ConfigError(f"the audit log: {error}") from error
-        try:
-            from opentelemetry.sdk._logs import LoggerProvider, ReadWriteLogRecord  # noqa: F401 (tells the version)
-            from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
-        except ImportError:
-            raise ConfigError(
-                "the audit log is exported by opentelemetry-sdk 1.39 and newer: pip install -U opentelemetry-sdk, or "
-                "set OTEL_LOGS_EXPORTER=none"
-            ) from None
         provider = LoggerProvider(resource=node_resource(config, environment), shutdown_on_exit=False)
         for exporter in exporters:
             provider.add_log_record_processor(BatchLogRecordProcessor(exporter))

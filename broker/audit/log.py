@@ -26,7 +26,7 @@ Detail: TypeAlias = str | int | float
 
 
 class Event(StrEnum):
-    """What is told. docs/security.md lists them."""
+    """What the log has. docs/security.md lists them."""
 
     TOPIC_CREATED = "topic.created"
     TOPIC_DELETED = "topic.deleted"
@@ -65,7 +65,7 @@ class Audit:
     def __init__(self, node_id: int) -> None:
         self._node: Final = {NODE: node_id}
         self._log = logging.getLogger(LOGGER)
-        # What strangers make it say is bounded, each kind by itself: nobody hides a change or a denial behind others.
+        # What strangers make it say is bounded, each kind apart: nobody hides a change or a denial behind others.
         self._refused = LimitedLog(self._log)
         self._certificates = LimitedLog(self._log)
         self._failed = LimitedLog(self._log)
@@ -73,7 +73,7 @@ class Audit:
         self._allowed = LimitedLog(self._log, level=logging.INFO)
 
     def changed(self, who: str, event: Event, /, **details: Detail) -> None:
-        """Tell of something that somebody has changed. Each is told: who may change things has the right to.
+        """Write that somebody has changed something. Each change is written, however many there are.
 
         who: the caller, as `Rights.who` names it
         """
@@ -97,7 +97,7 @@ class Audit:
         self._tell(self._certificates, Event.CERTIFICATE_REFUSED, details)
 
     def allowed(self, principal: str, **details: Detail) -> None:
-        """Tell of something that somebody may do, of which a sample is told; at most so many a minute."""
+        """Write one of a sample of what somebody may do; at most so many a minute."""
         self._tell(self._allowed, Event.ALLOWED, {"principal": principal, **_origin(), **details})
 
     def _tell(self, log: LimitedLog, event: Event, details: Mapping[str, Detail]) -> None:

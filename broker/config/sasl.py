@@ -51,7 +51,7 @@ class SaslConfig(PartConfig):
     connections_max_reauth_ms: int = setting(
         0,
         "How long a connection of the Kafka listener is served before its client has to prove again who it is, by the "
-        "same mechanism and as the same user, on the same connection (KIP-368); one that goes on without is closed. "
+        "same mechanism and as the same user, on the same connection (KIP-368); one that continues without is closed. "
         "0: for ever.",
         unit="ms",
         minimum=0,

@@ -218,7 +218,7 @@ def listen_address(listener: ClientListener) -> Address:
 
 
 def advertised_address(listener: ClientListener) -> Address:
-    """Return host and port that a listener for clients is told to advertise. Raises `ConfigError`."""
+    """Return host and port that a listener for clients advertises. Raises `ConfigError`."""
     if not listener.is_named:
         return parse_address(listener.advertised_setting, listener.advertised)
     shown = f"{listener.advertised_setting}{listener.advertised}"

@@ -43,7 +43,7 @@ def describe_configs(
 ) -> tuple[ConfigEntry, ...]:
     """Return the settings asked for (all where none is named; unknown names are left out, as in Kafka).
 
-    listener: the name of the one that who asks came by. Where a node has several, he is told their addresses for him
+    listener: the name of the one that the client came by. Where a node has several, he gets their addresses for him
               as kafka.listen, grpc.advertised and so on: clients look there for the listener of the other protocol
 
     Of ALL_NODES, those that were given. Raises UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST.

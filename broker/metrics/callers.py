@@ -1,13 +1,11 @@
 """Who may read the metrics, where their port asks: users by HTTP Basic or a token, and owners of certificates.
 
-Everybody else is told of /healthz and /readyz only whether the node works: a container's probe has no password. A
-password that was right once is known without another check; the others are checked as for all listeners, a hundred at
-a time at most, in a thread.
+Everybody else learns from /healthz and /readyz whether the node works, and no more: probes have no password.
+Passwords are checked as for all listeners, a hundred at a time at most, in a thread.
 """
 
 from __future__ import annotations
 
-import logging
 import ssl
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -15,20 +13,19 @@ from typing import Final
 
 from semel.broker.acls.authorizer import Authorizer
 from semel.broker.acls.principals import principal_of_user
+from semel.broker.audit.log import Audit
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.principal_rules import NO_RULE
 from semel.broker.config.tls import CLIENT_AUTH_REQUIRED
 from semel.broker.telemetry.endpoint import Refusal
-from semel.broker.users.basic import parse_basic
-from semel.broker.users.tokens import TokenError, Tokens
+from semel.broker.users.headers import Lack, NotProvenError, proven_by
+from semel.broker.users.tokens import Tokens
 from semel.broker.users.users import Users
 from semel.protocol.acls import CLUSTER_NAME, AclOperation, ResourceType
 from semel.protocol.errors import RetriableError
 from semel.protocol.schemes import asks_for_password, speaks_tls
-from semel.runtime.limited_log import LimitedLog
 
 _REQUEST: Final = "/metrics"
-_BEARER: Final = "bearer "
 _NAME_SHOWN: Final = 60
 _NEEDED: Final = (
     "the metrics are for users alone: give a user's name and password (HTTP Basic), or a token (docs/metrics.md)"
@@ -47,6 +44,7 @@ class MetricsCallers:
         users: Users | None,
         tokens: Tokens | None,
         authorizer: Callable[[], Authorizer | None],
+        audit: Audit,
     ) -> None:
         """`authorizer`: returns what decides by ACLs; None while the node does not have them yet."""
         listen = config.metrics_listen
@@ -56,15 +54,12 @@ class MetricsCallers:
         self._users = users if self._asks_user else None
         self._tokens = tokens if self._asks_user else None
         self._authorizer = authorizer
-        self._log = LimitedLog(logging.getLogger("semel.metrics"))
+        self._audit = audit
 
     @property
     def ask(self) -> bool:
         """Whether anybody is asked who he is."""
         return self._asks_user or self._asks_certificate
-
-    def close(self) -> None:
-        self._log.close()
 
     async def refusal(self, headers: Mapping[str, str], tls: ssl.SSLObject | None, peer: str) -> Refusal | None:
         """Return what a request is refused with; None for one that is served.
@@ -79,12 +74,13 @@ class MetricsCallers:
         principal: str | None = None
         if self._asks_user:
             try:
-                found = await self._user(headers.get("authorization", ""), peer)
+                proven = await proven_by(headers.get("authorization", ""), self._users, self._tokens)
+            except NotProvenError as error:
+                message = _WRONG if error.lack in (Lack.WRONG, Lack.INVALID_TOKEN) else _NEEDED
+                return self._refused(HTTPStatus.UNAUTHORIZED, message, peer, error.name, str(error))
             except RetriableError as error:
                 return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, error.message)
-            if isinstance(found, Refusal):
-                return found
-            principal = principal_of_user(found)
+            principal = principal_of_user(proven.user)
         if not self.ask:
             return None
         authorizer = self._authorizer()
@@ -106,24 +102,9 @@ class MetricsCallers:
             "--operation describe --cluster`",
         )
 
-    async def _user(self, given: str, peer: str) -> str | Refusal:
-        """Return the user who asks, or why he is refused."""
-        if not given:
-            return self._refused(HTTPStatus.UNAUTHORIZED, _NEEDED, peer)
-        if self._tokens is not None and given[: len(_BEARER)].lower() == _BEARER:
-            text = given[len(_BEARER) :].strip()
-            try:
-                return (self._tokens.known(text) or await self._tokens.check(text)).subject
-            except TokenError as error:
-                return self._refused(HTTPStatus.UNAUTHORIZED, _WRONG, peer, why=ascii(str(error)))
-        if self._users is None:
-            return self._refused(HTTPStatus.UNAUTHORIZED, _NEEDED, peer)
-        name, password = parse_basic(given)
-        if await self._users.check_password(name, password) is None:
-            return self._refused(HTTPStatus.UNAUTHORIZED, _WRONG, peer, name)
-        return name
-
-    def _refused(self, status: HTTPStatus, message: str, peer: str, name: str = "", why: str = "") -> Refusal:
-        """`why`: for the node's log alone."""
-        self._log.warning("metrics refused: peer=%s user=%r: %s", peer, name[:_NAME_SHOWN], why or message)
+    def _refused(self, status: HTTPStatus, message: str, peer: str, user: str = "", reason: str = "") -> Refusal:
+        """`reason`: for the operator alone."""
+        self._audit.authentication_failed(
+            listener="metrics", peer=peer, user=user[:_NAME_SHOWN], reason=reason or message
+        )
         return Refusal(status, message)

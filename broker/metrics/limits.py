@@ -1,6 +1,6 @@
 """Reads the bounds of what clients can make: how much there is, how much there may be, what was refused (S2).
 
-docs/reference/limits.md has a row for each, with what the refused client is told.
+docs/reference/limits.md has a row for each, with what the refused client hears.
 """
 
 from __future__ import annotations

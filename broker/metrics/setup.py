@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
     from semel.broker.acls.authorizer import Authorizer
+    from semel.broker.audit.log import Audit
     from semel.broker.config.node_config import NodeConfig
     from semel.broker.metrics.callers import MetricsCallers
     from semel.broker.metrics.observed import ObservedNode
@@ -46,14 +47,18 @@ def asked_for(config: NodeConfig, environment: Mapping[str, str]) -> bool:
 
 
 def metrics_callers(
-    config: NodeConfig, users: Users | None, tokens: Tokens | None, authorizer: Callable[[], Authorizer | None]
+    config: NodeConfig,
+    users: Users | None,
+    tokens: Tokens | None,
+    authorizer: Callable[[], Authorizer | None],
+    audit: Audit,
 ) -> MetricsCallers | None:
     """Return what knows who may read the metrics; None where they are not served."""
     if not config.metrics_listen:
         return None
     from semel.broker.metrics.callers import MetricsCallers
 
-    return MetricsCallers(config, users, tokens, authorizer)
+    return MetricsCallers(config, users, tokens, authorizer, audit)
 
 
 class NodeMetrics:
@@ -169,8 +174,6 @@ class NodeMetrics:
             await asyncio.gather(*(export.end(readings, now_ns) for export in exports))
         if self._endpoint is not None:
             await self._endpoint.stop()
-        if self._callers is not None:
-            self._callers.close()
 
     def _now_ns(self) -> int:
         return self._node.clock.now_ms() * 1_000_000

@@ -142,7 +142,7 @@ async def end_hanging_transaction(
 
 @done_to_its_end
 async def abort_by_marker(node: Services, rights: Rights, tp: TopicPartition, producer: ProducerIdAndEpoch) -> None:
-    """See `abort_as_asked`. Whoever calls has asked for the right."""
+    """See `abort_as_asked`. The caller has asked for the right."""
     await abort_as_asked(node, tp, producer)
     node.audit.changed(
         rights.who,

@@ -1,4 +1,4 @@
-"""Delegation tokens, for users who are known by something else than such a token. Each change is told to the operator,
+"""Delegation tokens, for users who are known by something else than such a token. Each change is in the audit log,
 without the HMAC.
 """
 

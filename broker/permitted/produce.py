@@ -45,7 +45,7 @@ class _PermittedParts:
     def __init__(self, handler: ProduceHandler, rights: Rights) -> None:
         self._handler = handler
         self._rights = rights
-        self.refuse, self.response = handler.refuse, handler.response
+        self.refuse = handler.refuse
 
     def begin_part(
         self, request: ProduceRequest, version: int, done: Done, turn: Turn | None
@@ -58,7 +58,7 @@ class _PermittedParts:
         refused = {place: handler.refusal(partitions[place], error, version) for place, error in refusals.items()}
         allowed = [item for place, item in enumerate(partitions) if place not in refused]
         if not allowed:
-            return handler.response([refused[place] for place in range(len(partitions))])
+            return ProduceResponse([refused[place] for place in range(len(partitions))])
 
         def merged(response: ProduceResponse) -> ProduceResponse:
             appended = iter(response.partitions)

@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from semel.broker.config.sources import Address
 from semel.broker.start_errors import NodeStartError, StartFailure
@@ -32,6 +33,8 @@ PATIENCE_S: Final = 10.0
 LINGER_S: Final = 1.0
 LINGER_BYTES: Final = 64 << 10
 _PLAIN: Final = "text/plain; charset=utf-8"
+
+_Held = TypeVar("_Held")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +97,12 @@ class MetricsEndpoint:
     ) -> None:
         """`encryption`: gives what a connection is encrypted with that comes now; None: none is.
 
-        callers: decides who is told more than whether the node works; None: everybody is
+        callers: decides who gets more than whether the node works; None: everybody does
         """
         self._encryption = encryption
         self._callers = callers
-        self._handshaking: dict[EncryptedConnection, None] = {}
+        self._handshaking: dict[EncryptedConnection, str] = {}
+        """Those that are not encrypted yet, with the addresses of their peers."""
         self.address = address
         """Where it listens; with the real port once it was started."""
         self._read = read
@@ -106,10 +110,12 @@ class MetricsEndpoint:
         self._ready = ready
         self._resource = resource
         self._connections_max = connections_max
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], str] = {}
+        """Those that are served, with the addresses of their peers."""
         self._idle: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         """Those of whom no request has come yet, the oldest first."""
         self._server: asyncio.Server | None = None
+        self._is_stopped = False
         self._scraping = asyncio.Lock()
         self._thread = Threads(1, "semel-metrics")
 
@@ -128,6 +134,7 @@ class MetricsEndpoint:
     async def stop(self) -> None:
         """Close everything at once."""
         server, self._server = self._server, None
+        self._is_stopped = True
         if server is not None:
             server.close()
             for handshaking in tuple(self._handshaking):
@@ -144,36 +151,44 @@ class MetricsEndpoint:
         return len(self._connections) - len(self._idle)
 
     def _protocol(self) -> asyncio.BaseProtocol:
-        """Return what serves a connection that was accepted. One too many in its handshake ends the oldest."""
+        """Return what serves a connection that was accepted."""
         if self._encryption is None:
             return self._stream()
-        connection = EncryptedConnection(self._stream, self._encryption())
-        self._handshaking[connection] = None
-        if len(self._handshaking) > self._connections_max:
-            oldest = next(iter(self._handshaking))
-            del self._handshaking[oldest]
-            oldest.hang_up()
+        return EncryptedConnection(self._stream, self._encryption(), self._shake_hands)
+
+    def _shake_hands(self, connection: EncryptedConnection) -> None:
+        """Have a connection in its handshake. One too many ends another one's."""
+        self._handshaking[connection] = connection.address
+        if self._is_stopped:
+            connection.hang_up()
+        elif len(self._handshaking) > self._connections_max:
+            other = _of_whom_most_are(self._handshaking)
+            del self._handshaking[other]
+            other.hang_up()
 
         def shook_hands(ended: asyncio.Future[None]) -> None:
             self._handshaking.pop(connection, None)
             if not ended.cancelled():
-                ended.exception()  # whoever can't encrypt gets nothing, and is nobody's trouble
+                ended.exception()  # a client that can't encrypt gets nothing, and is nobody's trouble
 
         connection.encrypted.add_done_callback(shook_hands)
-        return connection
 
     def _stream(self) -> asyncio.BaseProtocol:
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=HEAD_BYTES_MAX), self._accepted)
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        address = str((writer.get_extra_info("peername") or ("",))[0])
         if len(self._connections) >= self._connections_max and self._idle:
-            self._let_go(next(iter(self._idle)))
-        if len(self._connections) >= 2 * self._connections_max:
+            self._let_go(_of_whom_most_are({task: self._connections[task] for task in self._idle}))
+        is_one_too_many = len(self._connections) >= 2 * self._connections_max
+        # One address leaves places for others: a container's probe comes from another one than who guesses passwords.
+        of_address = sum(each == address for each in self._connections.values())
+        if is_one_too_many or of_address >= self._connections_max + self._connections_max // 2:
             writer.transport.abort()  # so many that not even a refusal can be had
             return
         # A task of our own: what asyncio makes of a coroutine here reports a cancellation as a failure.
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer), name="serve metrics")
-        self._connections.add(task)
+        self._connections[task] = address
         self._idle[task] = writer
         task.add_done_callback(self._forget)
 
@@ -183,7 +198,7 @@ class MetricsEndpoint:
         self._forget(task)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        self._connections.discard(task)
+        self._connections.pop(task, None)
         self._idle.pop(task, None)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -263,6 +278,12 @@ class MetricsEndpoint:
             )
         encoding = (("Content-Encoding", "gzip"),) if compressed else ()
         return _Answer(HTTPStatus.OK, body, content_type, (*encoding, ("Vary", "Accept, Accept-Encoding")))
+
+
+def _of_whom_most_are(held: Mapping[_Held, str]) -> _Held:
+    """Return the oldest of those whose address holds most: so no address crowds out the others."""
+    counts = Counter(held.values())
+    return max(held, key=lambda each: counts[held[each]])  # the first of the largest
 
 
 async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

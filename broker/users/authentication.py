@@ -99,7 +99,7 @@ class Authentication:
 
     @property
     def lifetime_ms(self) -> int:
-        """Return what the client is told: when it has to prove it again, from now on; 0 for never."""
+        """Return in how many ms the client has to prove it again, for its answer; 0 for never."""
         left_ms = [] if self.token is None else [self.token.left_ms()]
         return min([*left_ms, *([self._max_ms] if self._max_ms else [])], default=0)
 

@@ -13,6 +13,7 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -33,6 +34,8 @@ _log = logging.getLogger("semel.users")
 
 _SALT_BYTES: Final = 32
 _READING_PAUSE_S: Final = 0.05
+_READING_S: Final = 2.0
+"""How long a login waits for what other nodes have changed."""
 _TOKEN_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 """As nodes make them: no other name is looked for at other nodes."""
 _REMEMBERED_MAX: Final = 10_000
@@ -119,9 +122,8 @@ class DelegationTokens:
 
         Strangers may ask for any name, so readings are rare, and all that come before one begins share it (S2).
         """
-        found = self.find(token_id)
-        if found is not None or self._read_newest is None or not _TOKEN_ID.fullmatch(token_id):
-            return found
+        if self._read_newest is None or not _TOKEN_ID.fullmatch(token_id):
+            return self.find(token_id)
         if token_id not in self._tokens():
             if self._next_reading is None:
                 self._next_reading = asyncio.get_running_loop().create_task(self._read(self._read_newest))
@@ -131,7 +133,9 @@ class DelegationTokens:
     async def _read(self, read_newest: Callable[[], Awaitable[None]]) -> None:
         await asyncio.sleep(_READING_PAUSE_S)
         self._next_reading = None
-        await read_newest()
+        with suppress(TimeoutError):  # while the metadata is away, what is known has to do
+            async with asyncio.timeout(_READING_S):
+                await read_newest()
 
     def find(self, token_id: str) -> DelegationToken | None:
         """Return a token that is good now."""

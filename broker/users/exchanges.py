@@ -190,9 +190,9 @@ class _Scram:
             return
         name = _name(found["user"].encode())
         means_token = _means_token(found["extensions"])
+        token = await tokens.find_newest(name)  # also where there is a user of this name: it takes as long (S5)
         if not means_token and self._users.has(name):
             return
-        token = await tokens.find_newest(name)
         if token is not None:
             self._delegated = tokens.delegated(token)
             self._found = await tokens.verifier(token, self._mechanism)

@@ -89,7 +89,7 @@ _TIMEOUT_MS: Final = 10_000
 _ITERATIONS_MAX: Final = 1_000_000
 """More would keep a client busy for seconds, as somebody may want who answers in a node's place."""
 _WAIT_S: Final = 5.0
-"""How long one attempt waits for a token. The next one waits for the same one, so that a failure is told in time."""
+"""How long one attempt waits for a token. The next one waits for the same one, so a failure is reported in time."""
 _ROTATION_S: Final = 30.0
 """How long a password that was right before is tried again: node and client may get another one one after the other."""
 

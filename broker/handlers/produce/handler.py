@@ -114,8 +114,9 @@ class ProduceHandler:
         self.large_requests: set[asyncio.Task[None]] = set()
         """The tasks that append them: the event loop itself only refers to them weakly."""
         self.names_leaders = False
-        """Whether an answer has ever named a leader: only then they are looked through for addresses."""
-        """Whether any answer ever named a leader: until then, answers are not searched for them."""
+        """Whether any answer ever named a leader. Until then, listeners do not search answers for them, to add their
+        addresses (KIP-951).
+        """
 
     @property
     def verifications(self) -> int:
@@ -176,7 +177,7 @@ class ProduceHandler:
             refusals = [
                 self.refuse(item, ErrorCode.INVALID_REQUIRED_ACKS, _WRONG_ACKS, version) for item in request.partitions
             ]
-            return self.response(refusals)
+            return ProduceResponse(refusals)
         answers: list[ProducePartitionResponse] = []
         for index, item in enumerate(request.partitions):
             appended = self._append_light(item, acks, version)
@@ -190,7 +191,7 @@ class ProduceHandler:
                 self._append_from(run, index, turn)
                 return run.result()
             answers.append(appended[0])
-        return self.response(answers)
+        return ProduceResponse(answers)
 
     def _name_topics(self, request: ProduceRequest) -> None:
         """Put the names in that belong to the ids; none where an id is unknown."""
@@ -212,10 +213,6 @@ class ProduceHandler:
             answer.leader_id, answer.leader_epoch = current_leader(self.node, tp)
             self.names_leaders = True
         return answer
-
-    def response(self, partitions: list[ProducePartitionResponse]) -> ProduceResponse:
-        """Return the whole answer. The listener adds the addresses of the leaders that it names (KIP-951)."""
-        return ProduceResponse(partitions)
 
     def refusal(self, item: ProducePartition, error: SemelError, version: int) -> ProducePartitionResponse:
         """Count a refused batch, and return the answer to it."""

@@ -31,10 +31,6 @@ class AppendsParts(Protocol):
         """Return the answer that refuses one partition's batch."""
         ...
 
-    def response(self, partitions: list[ProducePartitionResponse]) -> ProduceResponse:
-        """Return the whole answer."""
-        ...
-
 
 class LargeProduce:
     """One of them, and the `Turn` of its parts. It holds its client's place until all of it is appended or refused."""
@@ -114,4 +110,4 @@ class LargeProduce:
         self._answers[start] = response.partitions
         if len(self._answers) * PART >= len(self._request.partitions):
             answers = [each for place in sorted(self._answers) for each in self._answers[place]]
-            self._done(self._handler.response(answers))
+            self._done(ProduceResponse(answers))

@@ -38,10 +38,6 @@ class Answers(Protocol):
         """Count a refused batch, and return the answer to it."""
         ...
 
-    def response(self, partitions: list[ProducePartitionResponse]) -> ProduceResponse:
-        """Return the whole answer."""
-        ...
-
 
 class ProduceRun:
     """One request on its way: an answer for each partition, and how many are still to come."""
@@ -147,7 +143,7 @@ class ProduceRun:
         )
 
     def _response(self) -> ProduceResponse:
-        return self.handler.response([response for response in self._responses if response is not None])
+        return ProduceResponse([response for response in self._responses if response is not None])
 
     def _finish(self) -> None:
         if self._timer is not None:

@@ -1,9 +1,6 @@
-"""Who calls over gRPC: each call carries the user's name and password in `authorization: Basic ...` (RFC 7617), or a
-token in `authorization: Bearer ...` (RFC 6750). A delegation token is shown like a user: its id, and its HMAC as the
-password.
+"""Who calls over gRPC: each call says it in `authorization`, as `users/headers.py` reads it.
 
-A password that was right once is known without another check. Health checks are answered to anybody: they say only
-whether the node serves.
+Health checks are answered to anybody: they say only whether the node serves.
 """
 
 from __future__ import annotations
@@ -18,8 +15,7 @@ from grpc_health.v1 import health_pb2
 from semel.broker.audit.log import Audit
 from semel.broker.listeners.grpc.callers import set_user
 from semel.broker.listeners.grpc.errors import ERROR_METADATA
-from semel.broker.users.basic import parse_basic
-from semel.broker.users.tokens import TokenError
+from semel.broker.users.headers import Lack, NotProvenError, proven_by
 from semel.protocol.errors import ErrorCode, RetriableError
 
 if TYPE_CHECKING:
@@ -29,13 +25,14 @@ if TYPE_CHECKING:
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 AUTHORIZATION: Final = "authorization"
-_BEARER: Final = "bearer "
 _OPEN: Final = f"/{health_pb2.DESCRIPTOR.services_by_name['Health'].full_name}/"
-_NEEDED: Final = "this node serves users alone: give sasl.username and sasl.password (docs/security.md)"
-_NO_TOKENS: Final = "this node takes no tokens: give sasl.username and sasl.password (docs/security.md)"
-_NO_PASSWORDS: Final = "this node takes tokens alone: give sasl.mechanism=OAUTHBEARER and a token (docs/security.md)"
-_INVALID_TOKEN: Final = "authentication failed: invalid_token"  # noqa: S105 (what is answered)
-_WRONG: Final = "authentication failed: wrong user or password"
+_TOLD: Final = {
+    Lack.NOTHING: "this node serves users alone: give sasl.username and sasl.password (docs/security.md)",
+    Lack.NO_TOKENS: "this node takes no tokens: give sasl.username and sasl.password (docs/security.md)",
+    Lack.NO_PASSWORDS: "this node takes tokens alone: give sasl.mechanism=OAUTHBEARER and a token (docs/security.md)",
+    Lack.INVALID_TOKEN: "authentication failed: invalid_token",
+    Lack.WRONG: "authentication failed: wrong user or password",
+}
 _NAME_SHOWN: Final = 60
 LOOK_S: Final = 5.0
 """How often it is looked whether who has begun a stream may go on with it."""
@@ -58,57 +55,26 @@ class AuthenticatingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[typ
         handler = await continuation(details)
         if handler is None or str(details.method).startswith(_OPEN):
             return handler
-        given = next((value for key, value in details.invocation_metadata or () if key == AUTHORIZATION), None)
-        if given is None:
-            return self._refusing("", _NEEDED)
-        text = given.decode("latin-1") if isinstance(given, bytes) else given
+        given = next((value for key, value in details.invocation_metadata or () if key == AUTHORIZATION), "")
+        header = given.decode("latin-1") if isinstance(given, bytes) else given
         try:
-            if text[: len(_BEARER)].lower() == _BEARER:
-                return await self._with_token(handler, text[len(_BEARER) :].strip())
-            return await self._with_password(handler, text)
+            proven = await proven_by(header, self._users, self._tokens)
+        except NotProvenError as error:
+            return self._refusing(error)
         except RetriableError as error:
             return _ending(grpc.StatusCode.UNAVAILABLE, error.code, error.message)
+        set_user(proven.user, is_delegated=proven.is_delegated)
+        return self._watched(handler, proven.is_current, proven.over)
 
-    async def _with_token(self, handler: grpc.RpcMethodHandler[Any, Any], text: str) -> grpc.RpcMethodHandler[Any, Any]:
-        if self._tokens is None:
-            return self._refusing("", _NO_TOKENS)
-        try:
-            token = self._tokens.known(text) or await self._tokens.check(text)
-        except TokenError as error:
-            return self._refusing("", _INVALID_TOKEN, str(error))
-        set_user(token.subject)
-        over = f"the token of the user {token.subject} has ended"
-        return self._watched(handler, lambda: token.is_current, over)
-
-    async def _with_password(
-        self, handler: grpc.RpcMethodHandler[Any, Any], text: str
-    ) -> grpc.RpcMethodHandler[Any, Any]:
-        users = self._users
-        if users is None:
-            return self._refusing("", _NO_PASSWORDS)
-        name, password = parse_basic(text)
-        await users.settled()
-        if users.delegation is not None and not users.has(name):
-            delegated = await users.delegation.check(name, password)
-            if delegated is not None:
-                set_user(delegated.subject, is_delegated=True)
-                over = f"the delegation token {name} has expired, or was taken back"
-                return self._watched(handler, lambda: delegated.is_current, over)
-        verifier = users.knows_password(name, password) or await users.check_password(name, password)
-        if verifier is None:
-            return self._refusing(name, _WRONG)
-        set_user(name)
-        over = f"the user {name} was removed, or has another password now"
-        return self._watched(handler, lambda: users.is_current(name, verifier), over)
-
-    def _refusing(self, name: str, message: str, why: str = "") -> grpc.RpcMethodHandler[Any, Any]:
-        """Return what refuses a call. why: for the node's log alone"""
+    def _refusing(self, error: NotProvenError) -> grpc.RpcMethodHandler[Any, Any]:
+        """Return what refuses a call."""
 
         def tell(peer: str) -> None:
             self._audit.authentication_failed(
-                listener="grpc", peer=peer, user=name[:_NAME_SHOWN], reason=why or message
+                listener="grpc", peer=peer, user=error.name[:_NAME_SHOWN], reason=str(error)
             )
 
+        message = _TOLD[error.lack]
         return _ending(grpc.StatusCode.UNAUTHENTICATED, ErrorCode.SASL_AUTHENTICATION_FAILED, message, tell)
 
     def _watched(

@@ -1,4 +1,4 @@
-"""semel.v1.DelegationTokenService. The HMAC of a token, a secret, is told where it is made and nowhere else."""
+"""semel.v1.DelegationTokenService. The HMAC of a token, a secret, is in the answer that makes it and in no other."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Until then it is served these two and ApiVersions, with small requests, and for a bounded time. Afterwards it is served
 everything, and its user stays the same. With a token it authenticates again before that ends, on the same connection
-(KIP-368); with a password before connections.max.reauth.ms is over, where that is set, and is told so
+(KIP-368); with a password before connections.max.reauth.ms is over, where that is set, and hears when
 (`session_lifetime_ms`). Who asks for anything else after that is closed.
 """
 

@@ -1,4 +1,4 @@
-"""An OAuth 2 server for tests: it gives tokens to a client with an id and a secret, or misbehaves as it is told."""
+"""An OAuth 2 server for tests: it gives tokens to a client with an id and a secret, or misbehaves as a test says."""
 
 from __future__ import annotations
 

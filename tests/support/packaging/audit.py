@@ -21,7 +21,7 @@ def verdict(found: dict[str, Any]) -> tuple[int, str]:
     unknown = [each["name"] for each in packages if "skip_reason" in each]
     lines = [
         f"{each['name']} {each['version']}: {fault['id']}"
-        + (f", mended in {', '.join(fault['fix_versions'])}" if fault["fix_versions"] else "")
+        + (f", fixed in {', '.join(fault['fix_versions'])}" if fault["fix_versions"] else "")
         for each in faulty
         for fault in each["vulns"]
     ]

@@ -49,7 +49,7 @@ FAULT = {"id": "PYSEC-1", "fix_versions": ["2.0"]}
     ("packages", "code", "told"),
     [
         ([{"name": "a", "version": "1", "vulns": []}], 0, "no fault is known"),
-        ([{"name": "a", "version": "1", "vulns": [FAULT]}], 1, "a 1: PYSEC-1, mended in 2.0"),
+        ([{"name": "a", "version": "1", "vulns": [FAULT]}], 1, "a 1: PYSEC-1, fixed in 2.0"),
         ([{"name": "a", "skip_reason": "not found"}], 2, "1 of 1 packages could not be looked up"),
         ([{"name": "b", "version": "1", "vulns": []}, {"name": "a", "skip_reason": "x"}], 2, "NOT audited"),
         ([], 2, "NOT audited"),

@@ -36,12 +36,12 @@ from semel.protocol.scram import Alteration, make_verifier
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "limits.md"
 Provoke = Callable[[Node], Awaitable[Any]]
-SILENT: Final = "nobody is told"
+SILENT: Final = "nobody hears of it"
 """A client that finds no room for a session, or for a request, is served without it, or later."""
 
 
 class Case(NamedTuple):
-    """What reaches a bound: settings, and a call that is refused, or returns what the refused one is told."""
+    """What reaches a bound: settings, and a call that is refused, or returns what the refused one hears."""
 
     settings: dict[str, Any]
     provoke: Provoke

@@ -9,16 +9,20 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from asking_node import at
 from certificates import Authority, encrypted
+from delegating_node import delegating
 from live_node import LiveNode
 from user_files import ALICE, PASSWORD, set_user
 
+import semel
 from semel.broker.acls.authorizer import Authorizer
+from semel.broker.audit.log import Audit
 from semel.broker.config.exposure import check_exposure
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.permissions import STANDARD_AUTHORIZER
@@ -164,16 +168,72 @@ def test_S2_handshakes_that_do_not_end_make_room(
             each.close()
 
 
+def test_S2_strangers_of_one_address_end_no_handshake_of_another(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a stranger who connects again and again keeps the probes of containers out."""
+    monkeypatch.setattr("semel.runtime.encrypted.HANDSHAKE_TIMEOUT_S", 600.0)
+    given = {**encrypted(authority.node()), **HERE, "metrics_listen": "tls://127.0.0.1:0", "metrics_max_connections": 3}
+    with LiveNode(tmp_path, **given) as live:
+        port = Asked(live, authority)._port
+        patient = socket.create_connection(("127.0.0.1", port), timeout=60)
+        strangers = []
+        for _ in range(6):
+            source = ("127.0.0.2", 0)
+            strangers.append(socket.create_connection(("127.0.0.1", port), timeout=60, source_address=source))
+        assert all(each.recv(1) == b"" for each in strangers[:3]), "their own make room"
+        context = ssl.create_default_context(cafile=authority.ca)
+        with context.wrap_socket(patient, server_hostname="localhost") as encrypted_now:
+            encrypted_now.sendall(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert encrypted_now.recv(100).startswith(b"HTTP/1.1 200")
+        for each in strangers:
+            each.close()
+
+
+def test_S6_a_delegation_token_reads_the_metrics_as_its_owner(tmp_path: Path, authority: Authority) -> None:
+    asking = {**delegating(set_user(tmp_path / "users")), "metrics_listen": "sasl://127.0.0.1:0"}
+    with LiveNode(tmp_path / "data", **asking) as live:
+        with semel.Admin(at(live.bootstrap)) as alice:
+            made = alice.create_delegation_token()
+            login = f"{made.token.token_id}:{made.password}"
+            assert status(live, login) == 200
+            assert status(live, login[:-3] + "x==") == 401
+            alice.expire_delegation_token(made.token.token_id)
+        assert status(live, login) == 401
+
+
+def test_S5_a_wrong_password_is_in_the_audit_log_without_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asking = {"sasl_users_location": str(set_user(tmp_path / "users")), "metrics_listen": "sasl://127.0.0.1:0"}
+    with LiveNode(tmp_path / "data", **HERE, **asking) as live:
+        assert status(live, f"{ALICE}:hunter2") == 401
+    assert "authentication.failed: listener='metrics' peer='127.0.0.1' user='alice'" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def status(live: LiveNode, user: str) -> int:
+    """Return what a port without TLS answers who asks for the metrics."""
+    address = live.node.metrics_address
+    assert address is not None
+    connection = HTTPConnection("127.0.0.1", address.port, timeout=60)
+    try:
+        given = {"Authorization": "Basic " + base64.b64encode(user.encode()).decode()}
+        connection.request("GET", "/metrics", headers=given)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
 def test_S7_nobody_is_served_before_the_node_knows_the_acls(tmp_path: Path) -> None:
     path = str(set_user(tmp_path / "users"))
     config = NodeConfig(metrics_listen="sasl://127.0.0.1:0", sasl_users_location=path)
     nothing: Callable[[], Authorizer | None] = lambda: None  # noqa: E731
-    callers = MetricsCallers(config, Users(path), None, nothing)
+    callers = MetricsCallers(config, Users(path), None, nothing, Audit(1))
     given = {"authorization": "Basic " + base64.b64encode(f"{ALICE}:{PASSWORD}".encode()).decode()}
     refusal = asyncio.run(callers.refusal(given, None, "127.0.0.1"))
     assert refusal is not None
     assert refusal.status == 503
-    callers.close()
 
 
 def test_S6_metrics_beyond_the_loopback_ask_or_an_operator_says_that_all_may_read_them() -> None:

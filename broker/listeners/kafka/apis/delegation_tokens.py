@@ -1,7 +1,7 @@
 """CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken and DescribeDelegationToken, from version 1 on
 (KIP-48, KIP-373).
 
-As in Kafka, who may describe a token is told its HMAC, too, and could log in with it. Their answers have a code alone
+As in Kafka, who may describe a token gets its HMAC, too, and could log in with it. Their answers have a code alone
 for what is wrong: the node's log has the rest.
 """
 

@@ -38,7 +38,7 @@ async def handle_describe_topic_partitions(context: RequestContext, body: memory
     cursor = request.cursor
     begin = _Cursor("", 0) if cursor is None else _Cursor(cursor.topic_name, cursor.partition_index)
     following: _Cursor | None = None
-    told_by = ToldBy(context.listener_name, ErrorCode.LEADER_NOT_AVAILABLE)  # which is told as no error
+    told_by = ToldBy(context.listener_name, ErrorCode.LEADER_NOT_AVAILABLE)  # this API has no errors of leaders
     if begin.partition_index < 0:
         refused = [TopicResult(name, ErrorCode.INVALID_REQUEST) for name in names]
         topics = [told_topic(context.node, each, (), told_by, NOT_ASKED_FOR) for each in refused]

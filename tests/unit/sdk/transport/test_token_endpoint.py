@@ -210,7 +210,7 @@ def test_who_waits_has_a_time_of_his_own(server: TokenServer) -> None:
     with pytest.raises(NoTokenError, match=r"gave no token within 0\.1 s"):
         ready(tokens, 0.1)
     server.gate.set()
-    assert ready(tokens) == "a.b.c", "the same attempt goes on"
+    assert ready(tokens) == "a.b.c", "the same attempt continues"
     assert len(server.asked) == 1
 
 
@@ -277,7 +277,7 @@ def test_https_is_checked_by_the_authorities_that_are_given(tmp_path: Path, mome
         asked = len(server.asked)
         with pytest.raises(NoTokenError, match="CERTIFICATE_VERIFY_FAILED"):
             ready(tokens_of(server))
-        assert len(server.asked) == asked, "the secret is told to nobody else"
+        assert len(server.asked) == asked, "nobody else gets the secret"
 
 
 # --- Options ----------------------------------------------------------------------------------------------------------
