@@ -12,7 +12,10 @@ _Result = TypeVar("_Result")
 
 
 async def to_its_end(call: Coroutine[Any, Any, _Result]) -> _Result:
-    """Wait for a call that continues where its caller is canceled, or gone. Then nobody hears of its failure."""
+    """Wait for a call that continues where its caller is canceled, or gone. Then nobody hears of its failure.
+
+    A caller that is gone has room for others: so what may take long does not belong into such a call.
+    """
     task = asyncio.ensure_future(call)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(task)

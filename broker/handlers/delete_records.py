@@ -34,18 +34,24 @@ class DeletedRecords:
     message: str = ""
 
 
-async def delete_records(
-    node: Services, before: Mapping[TopicPartition, int], *, timeout_ms: float = TIMEOUT_MS
-) -> dict[TopicPartition, DeletedRecords]:
-    """Make everything before the given offsets unreadable, -1 for the high watermark; answer for each partition.
+async def begin_deletion(node: Services, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, DeletedRecords]:
+    """Make everything before the given offsets unreadable on this node, -1 for the high watermark.
 
-    The answer comes once the disk has the new starts, and all replicas that may be elected have them: so nothing comes
-    back after a crash, or under another leader (D1, D3). REQUEST_TIMED_OUT where some have not within `timeout_ms`.
+    Returns what is answered for each partition, once `confirm_deletion` says so.
     """
     await know_partitions(node, before)
     found = {tp: _delete(node, tp, offset) async for tp, offset in in_turns(before.items())}
     if node.config.peer_listen:
         found |= await _really_beyond(node, found)
+    return found
+
+
+async def confirm_deletion(
+    node: Services, found: dict[TopicPartition, DeletedRecords], *, timeout_ms: float = TIMEOUT_MS
+) -> dict[TopicPartition, DeletedRecords]:
+    """Wait until the disk has the new starts, and all replicas that may be elected have them: so nothing comes back
+    after a crash, or under another leader (D1, D3). REQUEST_TIMED_OUT where some have not within `timeout_ms`.
+    """
     deleted = {
         tp: (here, here.leader)  # who leads now has deleted them, and nobody else may say that it is done
         for tp, one in found.items()

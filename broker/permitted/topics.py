@@ -9,7 +9,7 @@ from typing import Final
 
 from semel.broker.acls.rights import Rights
 from semel.broker.audit.log import Event
-from semel.broker.handlers.delete_records import TIMEOUT_MS, DeletedRecords, delete_records
+from semel.broker.handlers.delete_records import TIMEOUT_MS, DeletedRecords, begin_deletion, confirm_deletion
 from semel.broker.handlers.list_offsets import UNKNOWN_OFFSET, list_offsets
 from semel.broker.handlers.newest import know_topics
 from semel.broker.handlers.offset_for_leader_epoch import LeaderEpochEnd, offset_for_leader_epoch
@@ -160,23 +160,33 @@ async def create_partitions_of_many(
     return [refused_topic(rights, each.topic) if each.topic in denied else next(grown) for each in wanted]
 
 
-@done_to_its_end
 async def delete(
     node: Services, rights: Rights, before: Mapping[TopicPartition, int], *, timeout_ms: float = TIMEOUT_MS
 ) -> dict[TopicPartition, DeletedRecords]:
     """Make everything before the given offsets unreadable; answer for each partition."""
     denied = await rights.denied(_TOPIC, [tp.topic for tp in before])
     allowed = {tp: offset for tp, offset in before.items() if tp.topic not in denied} if denied else before
-    deleted = await delete_records(node, allowed, timeout_ms=timeout_ms)
-    done = Counter([tp.topic async for tp, result in in_turns(deleted.items()) if result.error is ErrorCode.NONE])
-    for topic, count in done.items():
-        node.audit.changed(rights.who, Event.RECORDS_DELETED, topic=topic, partitions=count)
+    deleted = await confirm_deletion(node, await _begin_deletion(node, rights, allowed), timeout_ms=timeout_ms)
     if not denied:
         return deleted
     return {
         tp: DeletedRecords(-1, _DENIED, rights.refusal(_TOPIC, tp.topic).message) if tp.topic in denied else deleted[tp]
         for tp in before
     }
+
+
+@done_to_its_end
+async def _begin_deletion(
+    node: Services, rights: Rights, before: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, DeletedRecords]:
+    """The records are gone here then, whatever comes of the other replicas. To wait for these can take long, and ends
+    with the client.
+    """
+    found = await begin_deletion(node, before)
+    done = Counter([tp.topic async for tp, result in in_turns(found.items()) if result.error is ErrorCode.NONE])
+    for topic, count in done.items():
+        node.audit.changed(rights.who, Event.RECORDS_DELETED, topic=topic, partitions=count)
+    return found
 
 
 async def offsets(node: Services, rights: Rights, request: ListOffsetsRequest) -> dict[TopicPartition, ListOffset]:

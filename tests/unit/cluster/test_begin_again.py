@@ -12,12 +12,13 @@ from cluster import Cluster
 from moving_cluster import T0, create, moved, run
 from running_node import batch
 
+from semel.broker.acls.rights import ALL_RIGHTS
 from semel.broker.handlers import producers_before as told
-from semel.broker.handlers.delete_records import delete_records
 from semel.broker.handlers.reassignments import reassign
 from semel.broker.log.producers_before import producers_before
 from semel.broker.logs.partition import Partition
 from semel.broker.peers.handshake import Role
+from semel.broker.permitted.topics import delete
 from semel.broker.replication import begin_again
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, RetriableError
@@ -58,7 +59,7 @@ async def deleted_while_away(made: Cluster, *, clean: bool = True) -> tuple[int,
 
 
 async def delete_all(made: Cluster, leader: int) -> None:
-    deleted = await delete_records(made.nodes[leader], {T0: -1})
+    deleted = await delete(made.nodes[leader], ALL_RIGHTS, {T0: -1})
     assert deleted[T0].error is ErrorCode.NONE, deleted[T0].message
 
 

@@ -16,8 +16,8 @@ from kafka_calls import call
 from two_nodes import secret_file
 
 from semel.broker import node as node_module
+from semel.broker.acls.rights import ALL_RIGHTS
 from semel.broker.handlers.configs import alter_configs
-from semel.broker.handlers.delete_records import delete_records
 from semel.broker.handlers.leadership import elect_leaders
 from semel.broker.handlers.reassignments import reassign
 from semel.broker.handlers.topics.changes import create_internal_topic, create_topics
@@ -26,6 +26,7 @@ from semel.broker.logs.partition import Partition
 from semel.broker.metadata import image as image_module
 from semel.broker.metadata.changes import METADATA_VERSION, Change, PartitionChanged
 from semel.broker.metadata.image import MetadataImage
+from semel.broker.permitted.topics import delete
 from semel.broker.start_errors import NodeStartError
 from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ResourceType
 from semel.protocol.api.topics import NewTopic
@@ -251,7 +252,7 @@ def test_D3_records_that_were_deleted_stay_so_under_the_next_leader(tmp_path: Pa
         for before in (2, 4):
             leader = three.leader(T0)
             assert leader is not None
-            deleted = (await delete_records(leader, {T0: before}))[T0]
+            deleted = (await delete(leader, ALL_RIGHTS, {T0: before}))[T0]
             assert (deleted.error, deleted.log_start_offset) == (ErrorCode.NONE, before)
             await three.kill(leader.config.node_id)
             await three.until(lambda: three.leader(T0) is not None)
@@ -274,11 +275,11 @@ def test_D3_a_deletion_that_a_replica_does_not_hear_of_is_not_answered_as_done(t
         assert leader is not None
         deaf = next(node for node in three.nodes.values() if node is not leader)
         deaf.peers.cut_off()
-        refused = (await delete_records(leader, {T0: 1}, timeout_ms=100))[T0]
+        refused = (await delete(leader, ALL_RIGHTS, {T0: 1}, timeout_ms=100))[T0]
         assert refused.error is ErrorCode.REQUEST_TIMED_OUT
         assert "delete again" in refused.message
         deaf.peers.let_out()
-        assert (await delete_records(leader, {T0: 1}))[T0].error is ErrorCode.NONE
+        assert (await delete(leader, ALL_RIGHTS, {T0: 1}))[T0].error is ErrorCode.NONE
         partition = deaf.partition(T0)
         assert partition is not None
         assert partition.log_start_offset == 1
@@ -295,20 +296,20 @@ def test_a_leader_that_was_deposed_does_not_refuse_a_deletion_for_good(tmp_path:
         await three.produce(T0, b"0")
         old = three.leader(T0)
         assert old is not None
-        assert (await delete_records(old, {T0: 3}))[T0].error is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await delete(old, ALL_RIGHTS, {T0: 3}))[T0].error is ErrorCode.OFFSET_OUT_OF_RANGE
         three.stores[old.config.node_id].is_cut = True
         await three.until(lambda: three.leader(T0) not in (None, old))
         for number in (1, 2):
             await three.produce(T0, b"%d" % number)
-        refused = (await delete_records(old, {T0: 3}))[T0]
+        refused = (await delete(old, ALL_RIGHTS, {T0: 3}))[T0]
         assert refused.error is ErrorCode.LEADER_NOT_AVAILABLE
         assert "try again" in refused.message
         three.stores[old.config.node_id].is_cut = False
-        assert (await delete_records(old, {T0: 3}))[T0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await delete(old, ALL_RIGHTS, {T0: 3}))[T0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
         leader = three.leader(T0)
         assert leader is not None
-        assert (await delete_records(leader, {T0: 3}))[T0].log_start_offset == 3
-        assert (await delete_records(leader, {T0: 4}))[T0].error is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await delete(leader, ALL_RIGHTS, {T0: 3}))[T0].log_start_offset == 3
+        assert (await delete(leader, ALL_RIGHTS, {T0: 4}))[T0].error is ErrorCode.OFFSET_OUT_OF_RANGE
 
     run(tmp_path, test)
 
@@ -341,7 +342,7 @@ def test_D3_a_leader_that_is_deposed_while_its_disk_notes_a_deletion_does_not_sa
                 partition.lead(again)
 
         leader.logs.maintenance.log_starts_noted = deposed  # type: ignore[method-assign]
-        refused = (await delete_records(leader, {T0: 1}, timeout_ms=1_000))[T0]
+        refused = (await delete(leader, ALL_RIGHTS, {T0: 1}, timeout_ms=1_000))[T0]
         assert (refused.error, refused.log_start_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
         assert "delete again" in refused.message
 
@@ -362,11 +363,11 @@ def test_D1_a_deletion_is_answered_once_the_disks_of_all_that_may_lead_have_it(t
         for node_id in followers:
             full = OSError(errno.EIO, "no start can be noted")
             three.disks[node_id].fail_next("rename", full, path_part="log-start-offset-checkpoint", times=1_000)
-        refused = (await delete_records(leader, {T0: 4}, timeout_ms=1_000))[T0]
+        refused = (await delete(leader, ALL_RIGHTS, {T0: 4}, timeout_ms=1_000))[T0]
         assert refused.error is ErrorCode.REQUEST_TIMED_OUT
         for node_id in followers:
             three.disks[node_id].fail_no_more()
-        deleted = (await delete_records(leader, {T0: 4}))[T0]
+        deleted = (await delete(leader, ALL_RIGHTS, {T0: 4}))[T0]
         assert (deleted.error, deleted.log_start_offset) == (ErrorCode.NONE, 4)
         for node_id in (1, 2, 3):
             await three.kill(node_id, power=True)

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from running_node import create_topic, run_with_node
 
-from semel.broker.handlers.delete_records import delete_records
+from semel.broker.acls.rights import ALL_RIGHTS
 from semel.broker.handlers.list_offsets import list_offsets
 from semel.broker.handlers.offset_commit import commit_offsets
 from semel.broker.logs.data_folder import PartitionOffsets
 from semel.broker.node import Node
+from semel.broker.permitted.topics import delete
 from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 from semel.protocol.api.topics import (
     EARLIEST_TIMESTAMP,
@@ -88,14 +89,14 @@ def test_unknown_partitions_have_their_own_errors(tmp_path: Path) -> None:
 def test_deleting_records_moves_the_start(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         await append(node, 1, 2, 3)
-        assert (await delete_records(node, {TP: 2}))[TP].log_start_offset == 2
+        assert (await delete(node, ALL_RIGHTS, {TP: 2}))[TP].log_start_offset == 2
         assert (await offset(node, EARLIEST_TIMESTAMP))[0] == 2
-        assert (await delete_records(node, {TP: -1}))[TP].log_start_offset == 3
-        refused = (await delete_records(node, {TP: 4}))[TP]
+        assert (await delete(node, ALL_RIGHTS, {TP: -1}))[TP].log_start_offset == 3
+        refused = (await delete(node, ALL_RIGHTS, {TP: 4}))[TP]
         assert (refused.error, refused.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
-        assert (await delete_records(node, {TP: -2}))[TP].error is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await delete(node, ALL_RIGHTS, {TP: -2}))[TP].error is ErrorCode.OFFSET_OUT_OF_RANGE
         missing = TopicPartition("b", 0)
-        assert (await delete_records(node, {missing: 0}))[missing].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await delete(node, ALL_RIGHTS, {missing: 0}))[missing].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     with_node(tmp_path, test)
 
@@ -103,7 +104,7 @@ def test_deleting_records_moves_the_start(tmp_path: Path) -> None:
 def test_D1_D3_what_was_answered_as_deleted_stays_deleted_after_a_power_cut(tmp_path: Path) -> None:
     async def test(node: Node) -> None:
         await append(node, 1, 2, 3)
-        assert (await delete_records(node, {TP: 2}))[TP].log_start_offset == 2
+        assert (await delete(node, ALL_RIGHTS, {TP: 2}))[TP].log_start_offset == 2
         assert node.logs.folder.log_starts.all() == {TP: 2}, "it is on the disk before the answer"
 
     with_node(tmp_path, test)
@@ -118,13 +119,13 @@ def test_D1_a_start_that_the_disk_does_not_take_is_not_answered_as_one(
     async def test(node: Node) -> None:
         await append(node, 1, 2, 3)
         monkeypatch.setattr(PartitionOffsets, "write", refuse)
-        refused = await delete_records(node, {TP: 2, TopicPartition("b", 0): 0})
+        refused = await delete(node, ALL_RIGHTS, {TP: 2, TopicPartition("b", 0): 0})
         assert [one.error for one in refused.values()] == [
             ErrorCode.KAFKA_STORAGE_ERROR,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ]
         monkeypatch.undo()
-        assert (await delete_records(node, {TP: 1}))[TP].log_start_offset == 2
+        assert (await delete(node, ALL_RIGHTS, {TP: 1}))[TP].log_start_offset == 2
         assert node.logs.folder.log_starts.all() == {TP: 2}, "the next answer is about the same start"
 
     with_node(tmp_path, test)
@@ -136,7 +137,7 @@ def test_records_of_compacted_and_internal_topics_stay(tmp_path: Path) -> None:
         await create_topic(node, "both", cleanup_policy="compact,delete")
         await node.groups.topic_ready()
         table, both, internal = (TopicPartition(name, 0) for name in ("table", "both", OFFSETS_TOPIC))
-        found = await delete_records(node, {table: 0, both: 0, internal: 0})
+        found = await delete(node, ALL_RIGHTS, {table: 0, both: 0, internal: 0})
         assert found[table].error is ErrorCode.POLICY_VIOLATION
         assert found[both].error is ErrorCode.NONE
         assert found[internal].error is ErrorCode.INVALID_TOPIC_EXCEPTION
