@@ -15,14 +15,18 @@ from kafka_calls import answer_to, request_body
 from running_node import running_node
 from user_files import ALICE, PASSWORD, set_user
 
+from semel.broker.acls.rights import ALL_RIGHTS, Rights
 from semel.broker.metadata.changes import DELEGATION_TOKENS_VERSION
 from semel.broker.node import Node
+from semel.broker.permitted import delegation_tokens as tokens
+from semel.broker.permitted.users import alter_users
 from semel.protocol.delegation_tokens import password_of
-from semel.protocol.errors import ErrorCode
+from semel.protocol.errors import ErrorCode, FatalError
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.entities import load_entity
 from semel.protocol.kafka.entity_reader import _PRIMITIVES, entity_reader
 from semel.protocol.kafka.wire import WireReader
+from semel.protocol.scram import Alteration, make_verifier
 
 # kio's own reader refuses the -1 that stands for no time.
 _PRIMITIVES.setdefault("datetime_i64", WireReader.read_int64)
@@ -205,3 +209,24 @@ def test_S6_who_has_proven_nothing_is_refused(tmp_path: Path, key: ApiKey) -> No
 async def ask_nobody(node: Node, key: ApiKey, version: int, **values: Any) -> Any:
     body = await answer_to(node.kafka_address.port, key, version, **values)
     return entity_reader(load_entity(key, version, "response"))(WireReader(body))
+
+
+def test_S6_no_token_outlives_a_user_who_is_removed_while_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(node: Node) -> None:
+        verifier = make_verifier("SCRAM-SHA-256", "c", 4096)
+        await alter_users(node, ALL_RIGHTS, [("carl", Alteration("carl", (verifier,)))])
+        change = node.metadata.change
+
+        async def late(decide: Any, **more: Any) -> Any:
+            monkeypatch.setattr(node.metadata, "change", change)
+            await alter_users(node, ALL_RIGHTS, [("carl", Alteration("carl", removed=("SCRAM-SHA-256",)))])
+            return await change(decide, **more)
+
+        monkeypatch.setattr(node.metadata, "change", late)
+        with pytest.raises(FatalError, match="the user carl was removed meanwhile"):
+            await tokens.create_token(node, Rights(None, "", (), "User:carl"), "", (), -1, is_delegated=False)
+        assert node.metadata.image.delegation_tokens == {}
+
+    with_node(tmp_path, test)
