@@ -2,7 +2,7 @@
 cimport cython
 
 from semel.protocol.batch_header cimport BatchHeader
-from semel.protocol.kafka.produce cimport ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceResponse
+from semel.protocol.kafka.produce cimport ProducePartition, ProducePartitionResponse, ProduceRequest
 
 
 @cython.final
@@ -27,7 +27,6 @@ cdef class ProduceHandler:
     @cython.locals(acks=cython.int, answers=list, item=ProducePartition)
     cpdef object begin_part(self, ProduceRequest request, int version, object done, object turn)
     cdef object _name_topics(self, ProduceRequest request)
-    cpdef ProduceResponse response(self, list partitions)
     cdef object _append_light(self, ProducePartition item, int acks, int version)
     @cython.locals(header=BatchHeader)
     cdef tuple _check_plain(self, ProducePartition item, int version)
