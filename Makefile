@@ -84,7 +84,7 @@ simulate-faults: build ## Search seeds that find planted faults: FAULTS="D1b T*"
 	@set -f; PYTHONPATH=tests:tests/support/pipelines:tests/support/clients $(BIN)/python -P -m simulation.plant $(FAULTS) \
 		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) $(if $(JOBS),--jobs $(JOBS)) $(if $(RECORD),--record)
 
-record-clients: build ## Record anew what real clients send, which the simulated ones follow (Java 17, Maven); CLIENT=librdkafka alone
+record-clients: build ## Record again what real clients send, which the simulated ones follow (Java 17, Maven); CLIENT=librdkafka alone
 	PYTHONPATH=tests/support/clients:tests/support/nodes $(BIN)/python -P tests/support/clients/rerecord.py $(CLIENT)
 
 mutants: setup ## Plant the kept faults, and report which live; MUTANTS="P1a T*", SAMPLE=, SEED=, JOBS=, JSON=

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadGroupScheduling
 
+ROOT: Final = Path(__file__).parents[1]
 ONE_WORKER: Final = ("tests/containers/", "tests/spark/")
 """Folders whose tests share what is made once in a session: an image and its engine, a Spark session."""
 
@@ -23,6 +25,16 @@ class _FolderScheduling(LoadGroupScheduling):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling | None:
     return _FolderScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+def pytest_sessionstart() -> None:
+    """Refuse compiled modules that are older than their sources: the tests would tell of code that is gone."""
+    listed = (ROOT / "compiled-modules.txt").read_text().split()
+    for source in (ROOT / "src" / "semel" / f"{name.replace('.', '/')}.py" for name in listed):
+        sources = [one for one in (source, source.with_suffix(".pxd")) if one.exists()]
+        latest = max(one.stat().st_mtime for one in sources)
+        if any(built.stat().st_mtime < latest for built in source.parent.glob(f"{source.stem}.*.so")):
+            pytest.exit(f"{source.relative_to(ROOT)} has changed since it was compiled: run `make build`", returncode=4)
 
 
 @pytest.fixture

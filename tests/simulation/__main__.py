@@ -12,6 +12,7 @@ from simulation.command_line import INTERRUPTED, at_least, counted, say, termina
 from simulation.runs import ONE_NODE, WORLDS
 from simulation.scenario import Verdict
 from simulation.shrinking import shrink
+from simulation.simulated_code import PRODUCT, SIMULATION, code_digest
 from simulation.workers import verdicts
 
 STORY_LINES = 60
@@ -163,6 +164,7 @@ def _many(seeds: range, arguments: argparse.Namespace) -> int:
         f"{done} seeds, {len(failed)} failed; {virtual_s / 3600:.2f} virtual hours, {steps:,} steps in {real_s:.0f} s "
         f"({virtual_s / real_s:.0f} virtual seconds a second)"
     )
+    print(f"product {code_digest(PRODUCT)}, worlds {code_digest(SIMULATION)}: seeds of the same two count together")
     more = "" if arguments.world == ONE_NODE else f" WORLD={arguments.world}"
     more += "" if arguments.patience is None else f" PATIENCE={arguments.patience}"
     for seed in failed:

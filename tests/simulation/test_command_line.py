@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from simulation import __main__ as command
 from simulation import node_scenario, plant
 from simulation.command_line import INTERRUPTED
+from simulation.simulated_code import code_digest
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,22 @@ def test_who_is_stopped_says_what_was_done(monkeypatch: pytest.MonkeyPatch, sign
     assert "interrupted" in errors
     assert "Traceback" not in errors
     assert " 0 failed; " in out
+    assert "product " in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("suffix", [".py", ".cpython-311-x86_64-linux-gnu.so"])
+def test_code_has_a_digest_that_changes_with_a_source(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, suffix: str
+) -> None:
+    source = tmp_path / "log.py"
+    source.write_text("a = 1\n")
+    module = types.ModuleType("product.log")
+    module.__file__ = str(tmp_path / f"log{suffix}")
+    monkeypatch.setitem(sys.modules, "product.log", module)
+    first = code_digest("product")
+    assert first == code_digest("product") != code_digest("other")
+    source.write_text("a = 2\n")
+    assert code_digest("product") != first
 
 
 def test_a_long_story_keeps_its_cause() -> None:
