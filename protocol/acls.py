@@ -119,6 +119,32 @@ OPERATIONS: Final[Mapping[ResourceType, tuple[AclOperation, ...]]] = {
 """What can be done with each type of resource."""
 
 
+def _operation(value: AclOperation | str) -> AclOperation:
+    known = {each.name: each for each in AclOperation if each not in (AclOperation.UNKNOWN, AclOperation.ANY)}
+    found = value if isinstance(value, AclOperation) else known.get(str(value).upper().replace("-", "_"))
+    if found is None:
+        raise UsageError(f"{value!r} is no operation: there are {', '.join(name.lower() for name in known)}")
+    return found
+
+
+def _pattern_of(resource: Mapping[str, str | bool]) -> tuple[ResourceType, str, PatternType]:
+    """Return what an ACL is about by the keywords of `Acl.allow`. Raises `UsageError`."""
+    named = {kind.name.lower(): kind for kind in OPERATIONS}
+    unknown = resource.keys() - named.keys() - {"prefixed"}
+    given = [(kind, resource[word]) for word, kind in named.items() if word in resource]
+    if unknown or len(given) != 1:
+        found = f", not {', '.join(sorted(unknown))}" if unknown else ""
+        raise UsageError(f'an ACL is about one of {", ".join(named)}, for example topic="orders"{found}')
+    ((kind, name),) = given
+    if kind is ResourceType.CLUSTER:
+        name = CLUSTER_NAME if name is True else ""
+    if not isinstance(name, str) or not name:
+        word = kind.name.lower()
+        shown = "cluster=True" if kind is ResourceType.CLUSTER else f'{word}="NAME", or {word}="*" for all'
+        raise UsageError(f"an ACL needs a name: {shown}")
+    return kind, name, PatternType.PREFIXED if resource.get("prefixed", False) else PatternType.LITERAL
+
+
 class Acl(NamedTuple):
     """One rule: `principal` at `host` may, or may not, do `operation` with what the pattern matches.
 
@@ -133,6 +159,30 @@ class Acl(NamedTuple):
     host: str
     operation: AclOperation
     permission: AclPermission
+
+    @classmethod
+    def allow(cls, principal: str, operation: AclOperation | str, host: str = WILDCARD, **resource: str | bool) -> Acl:
+        """Return a rule that allows somebody something.
+
+        operation: such as "write", "describe-configs" or "all"
+        resource:  one of topic, group, transactional_id, delegation_token and user, each with a name (`*`: all of
+                   them), or cluster=True. prefixed=True beside it: all whose names begin so
+
+        Raises `UsageError` for what is no rule.
+
+        >>> print(Acl.allow("User:alice", "write", topic="orders"))
+        User:alice may WRITE TOPIC:orders from *
+        """
+        return cls(*_pattern_of(resource), principal, host, _operation(operation), AclPermission.ALLOW).check()
+
+    @classmethod
+    def deny(cls, principal: str, operation: AclOperation | str, host: str = WILDCARD, **resource: str | bool) -> Acl:
+        """Return a rule that denies somebody something, whatever others allow. See `allow`.
+
+        >>> print(Acl.deny("User:mallory", "all", "10.0.0.7", topic="etl-", prefixed=True))
+        User:mallory may not ALL TOPIC with the prefix etl- from 10.0.0.7
+        """
+        return cls(*_pattern_of(resource), principal, host, _operation(operation), AclPermission.DENY).check()
 
     def __str__(self) -> str:
         allows = "may" if self.permission is AclPermission.ALLOW else "may not"

@@ -10,7 +10,7 @@ import os
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from functools import cached_property
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from semel.broker.config.node_config import SETTINGS, attribute_of
@@ -33,6 +33,7 @@ from semel.sdk.testing.interceptor import FaultInterceptor, Loss
 from semel.sdk.testing.lasting_listeners import addresses_again, give_lasting_addresses, main_address
 from semel.sdk.testing.memory_data import FOLDER, MemoryData, Unsynced
 from semel.sdk.testing.stored_records import partitions_of, read_records
+from semel.sdk.testing.users import MECHANISMS, BrokerUsers
 
 DEFAULTS: Final[Mapping[str, object]] = {
     "kafka.listen": "127.0.0.1:0",
@@ -73,14 +74,22 @@ class Broker:
     Its methods may be called from any thread; `aio` has them for coroutines. `async with` works, too.
     """
 
-    def __init__(self, *, frozen_clock: bool = False, seed: int = 0, **settings: object) -> None:
+    def __init__(
+        self,
+        *,
+        frozen_clock: bool = False,
+        seed: int = 0,
+        users: Mapping[str, str] = MappingProxyType({}),
+        **settings: object,
+    ) -> None:
         """Nothing runs before `start`, or `with`.
 
         frozen_clock: the broker's time is frozen but for `advance`: no timeout, retention or expiry on its own
         seed:         of what chance decides, which is what remains of `Unsynced.TORN`
+        users:        passwords by name; with some, both listeners serve these users alone (`bootstrap_of`)
         settings:     of the node, with underscores for dots: `num_partitions=3`; docs/configuration.md has them all
 
-        Raises `ConfigError` for a setting that there isn't, or a value that it can't have.
+        Raises `ConfigError` for a setting that there isn't, or a value that it can't have, and `UsageError`.
         """
         self._values: dict[str, object] = dict(DEFAULTS)
         for attribute, value in settings.items():
@@ -88,6 +97,8 @@ class Broker:
             if name in _OWN_SETTINGS:
                 raise UsageError(f"{name} is not for tests: this broker keeps everything in memory")
             self._values[name] = value
+        self._users = BrokerUsers(users)
+        self._users.prepare(self._values)
         give_lasting_addresses(self._values)
         self._config()
         self._seed = seed
@@ -212,11 +223,20 @@ class Broker:
         self._check_started()
         return main_address(self._values, "grpc")
 
+    def bootstrap_of(self, user: str) -> str:
+        """Return `bootstrap` with a user's name and password in it. Raises `UsageError` where there is no such user."""
+        return self._users.bootstrap_of(user, self.bootstrap, self._values.get(MECHANISMS))
+
     @property
     def kafka(self) -> str:
         """HOST:PORT for Kafka's clients, their `bootstrap.servers`. Stays the same over restarts."""
         self._check_started()
         return without_scheme(main_address(self._values, "kafka"))
+
+    def kafka_config_of(self, user: str) -> dict[str, str]:
+        """Return what Kafka's clients need to connect as a user, by librdkafka's names. Raises `UsageError`."""
+        self._check_started()
+        return self._users.kafka_config_of(user, main_address(self._values, "kafka"), self._values.get(MECHANISMS))
 
     # --- Topics and what is in them -----------------------------------------------------------------------------------
 
@@ -474,12 +494,14 @@ class Broker:
     def _make_data(self) -> MemoryData:
         data = MemoryData(self._seed)
         self._values["metadata.url"], self._values["data.dir"] = data.metadata_url, FOLDER
+        self._values |= self._users.write()
         return data
 
     def _drop_data(self) -> None:
         data, self._data = self._data, None
         if data is not None:
             data.close()
+        self._users.close()
 
     def _config(self) -> LoadedConfig:
         flags = [(f"Broker({attribute_of(name)}=...)", name, value) for name, value in self._values.items()]
@@ -521,6 +543,12 @@ class AioBroker:
     @property
     def kafka(self) -> str:
         return self.sync.kafka
+
+    def bootstrap_of(self, user: str) -> str:
+        return self.sync.bootstrap_of(user)
+
+    def kafka_config_of(self, user: str) -> dict[str, str]:
+        return self.sync.kafka_config_of(user)
 
     async def start(self) -> None:
         await asyncio.to_thread(self.sync.start)

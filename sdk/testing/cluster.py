@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import sqlalchemy as sa
@@ -33,6 +33,7 @@ from semel.sdk.embedded.hosted_node import HostedNode
 from semel.sdk.testing.broker import DEFAULTS, START_TIMEOUT_S, STOP_GRACE_MS, setting_name
 from semel.sdk.testing.lasting_listeners import addresses_again, give_lasting_addresses, main_address
 from semel.sdk.testing.memory_data import FOLDER, MemoryData, Unsynced
+from semel.sdk.testing.users import MECHANISMS, BrokerUsers, hosts_of
 
 NODES_MAX: Final = 9
 _DEFAULTS: Final[Mapping[str, object]] = {
@@ -63,16 +64,25 @@ class Cluster:
     called from any thread.
     """
 
-    def __init__(self, nodes: int = 3, *, racks: Sequence[str] = (), seed: int = 0, **settings: object) -> None:
+    def __init__(
+        self,
+        nodes: int = 3,
+        *,
+        racks: Sequence[str] = (),
+        seed: int = 0,
+        users: Mapping[str, str] = MappingProxyType({}),
+        **settings: object,
+    ) -> None:
         """Nothing runs before `start`, or `with`.
 
         nodes:    how many, numbered from 1
         racks:    the rack of each node, in the order of their numbers; none has one where it is empty
         seed:     of what chance decides, which is what remains of `Unsynced.TORN`
+        users:    passwords by name; with some, the listeners for clients serve these users alone (`bootstrap_of`)
         settings: of all nodes, with underscores for dots; docs/configuration.md has them all. min.insync.replicas is 2
                   where there are three nodes or more, and topics have up to three replicas by default
 
-        Raises `ConfigError` for a setting that there isn't, or a value that it can't have.
+        Raises `ConfigError` for a setting that there isn't, or a value that it can't have, and `UsageError`.
         """
         if not 1 <= nodes <= NODES_MAX:
             raise UsageError(f"a cluster in one process has 1 to {NODES_MAX} nodes, not {nodes}")
@@ -88,6 +98,8 @@ class Cluster:
             if name in _OWN_SETTINGS:
                 raise UsageError(f"{name} is set for each node by the cluster")
             values[name] = value
+        self._users = BrokerUsers(users)
+        self._users.prepare(values)
         self._members = {
             number: _Member(number, {**values, "broker.rack": rack} if rack else dict(values), seed + number)
             for number, rack in enumerate(racks or [""] * nodes, start=1)
@@ -106,8 +118,10 @@ class Cluster:
             secret = Path(self._folder.name) / "secret"
             secret.touch(mode=0o600)
             secret.write_text("a secret that is as long as one has to be")
+            written = self._users.write()
             for member in self._members.values():
                 member.values |= {"metadata.url": self._shared.metadata_url, "cluster.secret.file": str(secret)}
+                member.values |= written
         for member in self._chosen(node):
             if not member.is_running:
                 member.start()
@@ -136,6 +150,7 @@ class Cluster:
         folder, self._folder = self._folder, None
         if folder is not None:
             folder.cleanup()
+        self._users.close()
 
     def __enter__(self) -> Self:
         try:
@@ -185,7 +200,16 @@ class Cluster:
     @property
     def kafka(self) -> str:
         """The nodes' addresses for Kafka's clients, their `bootstrap.servers`."""
-        return self._addresses("kafka")
+        return hosts_of(self._addresses("kafka"))
+
+    def bootstrap_of(self, user: str) -> str:
+        """Return `bootstrap` with a user's name and password in it. Raises `UsageError` where there is no such user."""
+        return self._users.bootstrap_of(user, self.bootstrap, self._members[1].values.get(MECHANISMS))
+
+    def kafka_config_of(self, user: str) -> dict[str, str]:
+        """Return what Kafka's clients need to connect as a user, by librdkafka's names. Raises `UsageError`."""
+        mechanisms = self._members[1].values.get(MECHANISMS)
+        return self._users.kafka_config_of(user, self._addresses("kafka"), mechanisms)
 
     def create_topic(
         self, name: str, *, partitions: int = 1, replicas: int = -1, configs: Mapping[str, str] | None = None

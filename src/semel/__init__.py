@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from semel import sql as sql
     from semel import testing as testing
     from semel.broker.start_errors import NodeStartError
+    from semel.protocol.acls import Acl, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
     from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
     from semel.protocol.api.shared_transactions import CommitDecision
     from semel.protocol.errors import (
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from semel.protocol.ids import TopicPartition
+    from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaEntity, QuotaFilter
     from semel.protocol.record_decoder import Record
     from semel.runtime.setting import ConfigError
     from semel.sdk.admin.api import Admin
@@ -49,8 +51,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AbortTransactionError",
+    "Acl",
+    "AclFilter",
+    "AclOperation",
+    "AclPermission",
     "Admin",
     "Batch",
+    "ClientQuota",
     "CommitDecision",
     "CommitSource",
     "ConfigError",
@@ -64,13 +71,18 @@ __all__ = [
     "GroupMetadata",
     "NodeStartError",
     "OffsetAndMetadata",
+    "PatternType",
     "PreparedTransaction",
     "Producer",
     "ProducerRecord",
+    "QuotaAlteration",
+    "QuotaEntity",
+    "QuotaFilter",
     "RebalanceListener",
     "Record",
     "RecordFailedError",
     "RecordMetadata",
+    "ResourceType",
     "RetriableError",
     "RunStatistics",
     "SemelError",
@@ -88,8 +100,13 @@ __all__ = [
 
 _MODULES = {
     "AbortTransactionError": "protocol.errors",
+    "Acl": "protocol.acls",
+    "AclFilter": "protocol.acls",
+    "AclOperation": "protocol.acls",
+    "AclPermission": "protocol.acls",
     "Admin": "sdk.admin.api",
     "Batch": "sdk.consumer.batch",
+    "ClientQuota": "protocol.quotas",
     "CommitDecision": "protocol.api.shared_transactions",
     "CommitSource": "sdk.producer.transaction",
     "ConfigError": "runtime.setting",
@@ -103,13 +120,18 @@ _MODULES = {
     "GroupMetadata": "protocol.api.groups",
     "NodeStartError": "broker.start_errors",
     "OffsetAndMetadata": "protocol.api.groups",
+    "PatternType": "protocol.acls",
     "PreparedTransaction": "sdk.producer.transaction",
     "Producer": "sdk.producer.api",
     "ProducerRecord": "sdk.pipeline.records",
+    "QuotaAlteration": "protocol.quotas",
+    "QuotaEntity": "protocol.quotas",
+    "QuotaFilter": "protocol.quotas",
     "RebalanceListener": "sdk.consumer.api",
     "Record": "protocol.record_decoder",
     "RecordFailedError": "sdk.pipeline.failures",
     "RecordMetadata": "sdk.producer.delivery",
+    "ResourceType": "protocol.acls",
     "RetriableError": "protocol.errors",
     "RunStatistics": "sdk.pipeline.progress",
     "SemelError": "protocol.errors",

@@ -309,6 +309,7 @@ ELSEWHERE = {
 FRAGMENTS = {
     ("README.md", "spark.readStream"): "needs a Spark of its own; tests/spark runs the same options",
     ("docs/testing.md", "def test_a_leader_dies"): "its cluster keeps nothing; unit/sdk/testing runs it",
+    ("docs/testing.md", "# test_permissions.py"): "its broker keeps nothing; unit/sdk/testing runs it",
     ("docs/testing.md", "# test_with_librdkafka.py"): "its broker keeps nothing; unit/sdk/testing runs it",
 }
 """Not run for their data, and why."""

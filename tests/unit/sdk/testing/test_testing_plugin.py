@@ -42,9 +42,10 @@ def test_the_documented_project_passes_as_written(tmp_path: Path) -> None:
         "enrich.py",
         "test_enrich.py",
         "conftest.py",
+        "test_permissions.py",
         "test_with_librdkafka.py",
     }
-    assert "5 passed" in run_pytest(tmp_path, "-W", "error")
+    assert "6 passed" in run_pytest(tmp_path, "-W", "error")
 
 
 def test_the_documented_project_passes_with_a_broker_for_each_worker_and_for_each_test(tmp_path: Path) -> None:
