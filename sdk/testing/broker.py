@@ -13,7 +13,7 @@ from functools import cached_property
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from semel.broker.config.node_config import SETTINGS, attribute_of
+from semel.broker.config.node_config import attribute_of
 from semel.broker.config.sources import LoadedConfig, load_config
 from semel.broker.handlers.topics.changes import create_topics, delete_topics
 from semel.broker.node import Listener, Node
@@ -32,25 +32,10 @@ from semel.sdk.testing.fault import Fault
 from semel.sdk.testing.interceptor import FaultInterceptor, Loss
 from semel.sdk.testing.lasting_listeners import addresses_again, give_lasting_addresses, main_address
 from semel.sdk.testing.memory_data import FOLDER, MemoryData, Unsynced
+from semel.sdk.testing.settings import DEFAULTS, START_TIMEOUT_S, STOP_GRACE_MS, setting_name
 from semel.sdk.testing.stored_records import partitions_of, read_records
 from semel.sdk.testing.users import MECHANISMS, BrokerUsers
 
-DEFAULTS: Final[Mapping[str, object]] = {
-    "kafka.listen": "127.0.0.1:0",
-    "grpc.listen": "127.0.0.1:0",
-    "offsets.topic.num.partitions": 1,
-    "transaction.state.log.num.partitions": 1,
-    "disk.min.free.bytes": 0,
-    "group.min.session.timeout.ms": 1,
-    "journal.file.bytes": 1 << 20,
-    "journal.flush.bytes": 16 << 20,
-    "log.level": "warning",
-}
-"""What a test's broker has other than a node: free ports, few internal partitions, sessions as short as wanted."""
-
-START_TIMEOUT_S: Final = 30.0
-STOP_GRACE_MS: Final = 20
-"""Requests that are still in flight after it wait for others: a join, or a paused partition."""
 _OWN_SETTINGS: Final = ("data.dir", "metadata.url")
 _FENCE_TIMEOUT_MS: Final = 60_000
 _PAUSE_S: Final = 0.001
@@ -609,8 +594,3 @@ class AioBroker:
 
     async def disconnect(self) -> None:
         await asyncio.to_thread(self.sync.disconnect)
-
-
-def setting_name(attribute: str) -> str:
-    """Return the setting that a keyword names; one that there isn't is left for the configuration to refuse."""
-    return next((name for name in SETTINGS if attribute_of(name) == attribute), attribute)

@@ -30,9 +30,9 @@ from semel.runtime.ports import lasting_address
 from semel.runtime.simulated_storage import SimulatedStorage
 from semel.runtime.storage import make_lasting_folder
 from semel.sdk.embedded.hosted_node import HostedNode
-from semel.sdk.testing.broker import DEFAULTS, START_TIMEOUT_S, STOP_GRACE_MS, setting_name
 from semel.sdk.testing.lasting_listeners import addresses_again, give_lasting_addresses, main_address
 from semel.sdk.testing.memory_data import FOLDER, MemoryData, Unsynced
+from semel.sdk.testing.settings import DEFAULTS, START_TIMEOUT_S, STOP_GRACE_MS, setting_name
 from semel.sdk.testing.users import MECHANISMS, BrokerUsers, hosts_of
 
 NODES_MAX: Final = 9

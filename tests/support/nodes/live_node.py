@@ -17,8 +17,8 @@ from semel.protocol.ids import TopicPartition
 from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.storage import Storage
 from semel.sdk.embedded.hosted_node import HostedNode
-from semel.sdk.testing.broker import START_TIMEOUT_S, STOP_GRACE_MS
 from semel.sdk.testing.lasting_listeners import addresses_again
+from semel.sdk.testing.settings import START_TIMEOUT_S, STOP_GRACE_MS
 
 FAST: dict[str, Any] = {
     **SMALL,
