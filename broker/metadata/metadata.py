@@ -116,6 +116,8 @@ class Metadata:
         """When a look at the database succeeded last, by the monotonic clock."""
         self.complete_until = float("-inf")
         """All that others had changed until then is in the image, by the monotonic clock."""
+        self._reads = 0  # attempts to read what others have changed
+        self._last_read_failed: str | None = None
         self.failed_heartbeats = 0
         self.refusals = Refusals()  # for there being too much of something in the metadata
 
@@ -507,14 +509,27 @@ class Metadata:
             self._apply(list(zip(positions, changes, strict=True)))
 
     async def _refresh(self) -> MetadataImage:
+        asked_after = self._reads
         async with self._writing:
-            await self._catch_up()
+            # What was read while this one waited is new enough. Where it could not be read, others would wait in a row
+            # for the same answer, each as long as the database lets them.
+            if self._reads == asked_after:
+                await self._catch_up()
+            elif self._last_read_failed is not None:
+                raise MetadataUnavailableError(self._last_read_failed)
             return self.image
 
     async def _catch_up(self) -> None:
         """Apply what somebody else has written. Listeners hear of it before `complete_until` changes."""
         begun = self._clock.monotonic()
-        changes = await self._off_loop(partial(self._store.changes_after, self.image.position))
+        self._reads += 1
+        self._last_read_failed = "the last attempt to read it did not end"
+        try:
+            changes = await self._off_loop(partial(self._store.changes_after, self.image.position))
+        except MetadataUnavailableError as error:
+            self._last_read_failed = error.message
+            raise
+        self._last_read_failed = None
         if changes:
             self._apply(changes)
         self.complete_until = begun

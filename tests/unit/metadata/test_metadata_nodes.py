@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -640,5 +641,43 @@ def test_P1_nodes_that_draw_producer_ids_at_the_same_time_never_get_the_same(url
         assert blocks == list(range(6)), "no block was passed over"
         for node in nodes:
             await node.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_those_who_wait_to_read_share_one_read(url: str, monkeypatch: pytest.MonkeyPatch, is_away: bool) -> None:
+    """Where the database is locked each read waits for seconds: a row of them would keep the last one for minutes."""
+
+    async def main() -> None:
+        one, two = await started(url, 1), await started(url, 2)
+        read, go = one.store.changes_after, threading.Event()
+        reads: list[object] = []
+
+        def slowly(*arguments: Any) -> Any:
+            reads.append(None)
+            go.wait(60)
+            if is_away:
+                raise MetadataUnavailableError("locked")
+            return read(*arguments)
+
+        monkeypatch.setattr(one.store, "changes_after", slowly)
+        first = asyncio.ensure_future(one.refresh())
+        await until(lambda: len(reads) == 1)
+        await two.change(more)  # the first one may miss it, those who ask now may not
+        others = [asyncio.ensure_future(one.refresh()) for _ in range(20)]
+        await asyncio.sleep(0)
+        go.set()
+        answers = await asyncio.gather(first, *others, return_exceptions=True)
+        assert len(reads) == 2
+        if is_away:
+            assert {str(answer) for answer in answers} == {"locked [BROKER_NOT_AVAILABLE]"}
+        else:
+            assert {answer.sequence for answer in answers[1:]} == {two.image.sequence}
+            monkeypatch.undo()
+            await two.change(more)
+            assert (await one.refresh()).sequence == two.image.sequence
+        for each in (one, two):
+            await each.close()
 
     asyncio.run(main())
