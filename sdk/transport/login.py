@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from semel.protocol.errors import ErrorCode, FatalError, UsageError
@@ -33,7 +33,10 @@ from semel.protocol.schemes import TLS_SASL_PREFIX
 from semel.runtime.clock import Clock
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError
 from semel.runtime.regular_files import signature
-from semel.sdk.transport.token_endpoint import TOKEN, TOKEN_BYTES_MAX, EndpointTokens
+from semel.sdk.transport.token_form import TOKEN, TOKEN_BYTES_MAX
+
+if TYPE_CHECKING:
+    from semel.sdk.transport.token_endpoint import EndpointTokens
 
 MECHANISM: Final = "sasl.mechanism"
 USERNAME: Final = "sasl.username"
@@ -310,6 +313,9 @@ class Credentials:
         if login.client_id:
             login.secret()
             check_authorities(login.endpoint_ca)
+            # Few clients need it, and with it comes all of HTTP, a tenth of what `import semel` costs.
+            from semel.sdk.transport.token_endpoint import EndpointTokens
+
             self._endpoint = EndpointTokens(
                 login.token_url, login.client_id, login.secret, login.scope, login.endpoint_ca, clock
             )

@@ -28,14 +28,13 @@ from semel.runtime.backoff import Backoff
 from semel.runtime.bounded_http import ask
 from semel.runtime.clock import Clock, SystemClock
 from semel.runtime.kafka_client.connection import ConnectionLostError
+from semel.sdk.transport.token_form import TOKEN, TOKEN_BYTES_MAX
 
 _log = logging.getLogger("semel.client")
 
 TIMEOUT_S: Final = 10.0
 """How long one answer may take, all of it."""
 ANSWER_BYTES_MAX: Final = 64 << 10
-TOKEN_BYTES_MAX: Final = 16 << 10
-TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
 RETRY_S: Final = 30.0
 """How long the server is asked again and again before those that wait hear why there is no token."""
 _BACKOFF: Final = Backoff(100, 10_000)

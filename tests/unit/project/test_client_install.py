@@ -73,6 +73,14 @@ def test_every_public_name_but_those_with_an_extra_loads_without_what_only_a_nod
     assert (ran.returncode, ran.stdout.strip()) == (0, ""), ran.stderr
 
 
+def test_clients_load_no_http_before_they_get_tokens_by_it() -> None:
+    ran = run(
+        "semel.Producer, semel.Consumer, semel.Admin\n"
+        "print(*({'http.client', 'email', 'urllib.request'} & set(sys.modules)))"
+    )
+    assert (ran.returncode, ran.stdout.strip()) == (0, ""), ran.stderr
+
+
 def test_clients_work_at_either_port_without_what_only_a_node_needs() -> None:
     """The node is a process of its own; the client has nothing but what it requires, interpreted or compiled."""
     node = subprocess.Popen(

@@ -23,11 +23,11 @@ from semel.sdk.transport.options import parse_bootstrap
 from semel.sdk.transport.security import Security, security_of_query, taken_from
 from semel.sdk.transport.token_endpoint import (
     ANSWER_BYTES_MAX,
-    TOKEN_BYTES_MAX,
     EndpointTokens,
     NoTokenError,
     parse_token,
 )
+from semel.sdk.transport.token_form import TOKEN_BYTES_MAX
 
 PATIENCE_S = 60.0
 NAME = "sasl.oauthbearer."
