@@ -54,7 +54,7 @@ import apache_kafka  # puts what the tests share with the benches on the path
 import harness
 from brokers import installed
 from brokers.report import HEAD, as_json, figures_of, lines_of, missing_lines
-from brokers.servers import DEFAULT, DURABILITIES, STARTERS, Broker
+from brokers.servers import DEFAULT, DURABILITIES, SEMEL, STARTERS, Broker
 from brokers.work import FULL, QUICK, WORKLOADS, BrokerRow, Scale, warm
 from harness import machine, write_json
 from workloads.kafka_peers import DISK, OS
@@ -123,6 +123,8 @@ def main() -> None:
         brokers, missing = started(arguments.brokers, stack)
         for line in missing_lines(missing):
             print(line)
+        if missing and not any(one.name != SEMEL for running in brokers.values() for one in running):
+            return
         versions = installed.versions(arguments.brokers)
         about = {**{f"{key}": str(value) for key, value in machine().items()}, **versions}
         print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)

@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import kafka_jars
+
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / "build" / "brokers"
 PYTHON_PACKAGES = CACHE / "python"
@@ -77,6 +79,8 @@ def versions(names: Sequence[str]) -> dict[str, str]:
         if any(name.startswith(title) for name in names):
             with contextlib.suppress(BrokerMissingError):
                 found[f"{title}-server"] = version(find())
+    if "kafka" in names:
+        found["Apache Kafka"] = kafka_jars.NEWEST
     return found
 
 

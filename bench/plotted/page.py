@@ -16,6 +16,7 @@ TITLES: Mapping[str, str] = {
     "other_brokers": "One node beside NATS JetStream and Redis streams",
 }
 NAMES: Mapping[str, str] = {KAFKA: "Apache Kafka", SEMEL: "Semel"}
+EDGE = 0.03
 BETTER, WORSE, EVEN = "better", "worse", "even"
 
 STYLE = """
@@ -27,16 +28,16 @@ body { margin: 0 auto; padding: 1rem; max-width: 72rem; background: var(--paper)
   color: var(--ink); font: 16px/1.45 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.3rem; margin: 2.5rem 0 .5rem; }
 h3 { font-size: 1.05rem; margin: 1.8rem 0 .3rem; }
-p, .about { max-width: 48rem; } .about, .note, .value, .axis, .promise { color: var(--soft); font-size: .85rem; }
+p, .about { max-width: 48rem; } .about, .note, .value, .axis { color: var(--soft); font-size: .85rem; }
 code { overflow-wrap: anywhere; }
 .row { display: grid; grid-template-columns: minmax(0, 1fr); gap: .1rem 1rem; padding: .45rem 0;
   border-top: 1px solid var(--line); }
 .label { font-size: .95rem; } .tag { border: 1px solid var(--line); border-radius: .6rem; padding: 0 .45rem;
   font-size: .75rem; color: var(--soft); white-space: nowrap; }
-.value b { color: var(--ink); }
+.group { margin-top: 1.2rem; font-weight: 600; } .value b { color: var(--ink); }
 svg { display: block; width: 100%; height: 1.4rem; } .bars svg { height: .8rem; margin: .1rem 0; }
 .axis { position: relative; height: 1.2rem; } .axis span { position: absolute; transform: translateX(-50%); }
-.axis span:first-child { transform: none; } .axis span:last-child { transform: translateX(-100%); }
+.axis .first { transform: none; } .axis .last { transform: translateX(-100%); }
 .grid { stroke: var(--line); } .one { stroke: var(--one); } .whisker { stroke: var(--ink); }
 .grid, .one, .whisker { stroke-width: 1px; vector-effect: non-scaling-stroke; } .one { stroke-width: 2px; }
 .better { fill: var(--better); } .worse { fill: var(--worse); } .even { fill: var(--even); }
@@ -106,12 +107,15 @@ def _beside_kafka(rows: Sequence[PlottedRow]) -> Iterable[str]:
     if less:
         yield "<h3>Times and memory, Semel by Kafka: less is better, so left of the line Semel is better</h3>"
         yield from _ratios(less)
-    costs = [row for row in rows if _has_both_costs(row)]
+    # What one run came to is in several rows: percentiles, of which each has the costs of all.
+    costs = list(
+        {(row.durability, *row.costs.values()): row for row in reversed(rows) if _has_both_costs(row)}.values()
+    )
     if costs:
         yield "<h3>The servers' CPU for a unit of work: shorter is better</h3>"
         yield '<p class="note"><span class="key kafka"></span>Apache Kafka <span class="key semel"></span>Semel. '
         yield "Each pair has a scale of its own.</p>"
-        yield from (_costs(row) for row in costs)
+        yield from (_costs(row) for row in reversed(costs))
     if alone := [row for row in rows if not row.has_ratio]:
         names = "; ".join(f"{row.workload} ({row.durability})" for row in alone)
         yield f'<p class="note">Without a ratio, since one of the two was not measured: {escape(names)}.</p>'
@@ -135,9 +139,15 @@ def _ratios(rows: Sequence[PlottedRow]) -> Iterable[str]:
     yield '<p class="note"><span class="key better"></span>Semel is better'
     yield ' <span class="key worse"></span>Kafka is better'
     yield ' <span class="key even"></span>the rounds do not agree. The scale is logarithmic, the line is at 1.</p>'
-    ticks = "".join(f'<span style="left:{scale.at(tick):.2%}">{tick:g}x</span>' for tick in scale.ticks)
+    ticks = "".join(_tick(scale.at(tick), f"{tick:g}x") for tick in scale.ticks)
     yield f'<div class="row head"><div class="axis" aria-hidden="true">{ticks}</div></div>'
     yield from (_ratio(row, scale) for row in rows)
+
+
+def _tick(at: float, text: str) -> str:
+    """Return a number of the axis; at its ends it is beside its line, so that the page is no wider for it."""
+    kind = ' class="first"' if at < EDGE else ' class="last"' if at > 1 - EDGE else ""
+    return f'<span{kind} style="left:{at:.2%}">{text}</span>'
 
 
 def _ratio(row: PlottedRow, scale: LogScale) -> str:
@@ -171,6 +181,13 @@ def _costs(row: PlottedRow) -> str:
 
 
 def _brokers(rows: Sequence[PlottedRow]) -> Iterable[str]:
+    promises = {(row.durability, who): text for row in rows for who, text in row.promises.items()}
+    if promises:
+        yield "<h3>What an acknowledgement says</h3>"
+        yield '<p class="note">These differ, so no bar says all.</p><ul>'
+        for (durability, who), text in promises.items():
+            yield f'<li>{escape(who)} <span class="tag">{escape(durability)}</span> {escape(text)}</li>'
+        yield "</ul>"
     for less, title in ((False, "Rates: longer is better"), (True, "Times: shorter is better")):
         if chosen := [row for row in rows if row.less_is_better is less]:
             yield f"<h3>{title}</h3>"
@@ -181,19 +198,16 @@ def _brokers(rows: Sequence[PlottedRow]) -> Iterable[str]:
 
 def _group(row: PlottedRow) -> str:
     longest = max(value for values in row.samples.values() for value in values) or 1.0
-    lines = [f'<div class="label">{escape(row.workload)} <span class="tag">{escape(row.durability)}</span></div>']
+    lines = [f'<div class="label group">{escape(row.workload)} <span class="tag">{escape(row.durability)}</span></div>']
     for who, values in row.samples.items():
         median = row.median(who)
         marks = [_bar(0.0, median / longest, "semel" if who.casefold() == SEMEL else "kafka")]
         marks += _whisker(min(values) / longest, max(values) / longest)
         cost = row.costs.get(who)
         spent = f", CPU {_cost(cost)}" if cost is not None else ""
-        promise = (
-            f'<div class="promise">acknowledged: {escape(row.promises[who])}</div>' if row.promises.get(who) else ""
-        )
         plot = _svg(marks, f"{who}: {number(median)} {row.unit}")
         lines.append(
-            f'<div class="row"><div>{escape(who)}{promise}</div>{plot}'
+            f'<div class="row"><div>{escape(who)}</div>{plot}'
             f'<div class="value"><b>{number(median)}</b> {escape(row.unit)}{escape(spent)}</div></div>'
         )
     return "\n".join(lines)

@@ -14,10 +14,13 @@ import pytest
 BENCH = Path(__file__).parents[3] / "bench"
 sys.path.append(str(BENCH))
 
+import other_brokers  # noqa: E402, F401 - puts on the path what the benches share with the tests
 import plots  # noqa: E402
+from brokers import report, work  # noqa: E402
 from plotted.page import BETTER, EVEN, WORSE, judged, page  # noqa: E402
 from plotted.runs import Cost, PlottedRow, RunError, cost_of, read_run  # noqa: E402
 from plotted.scales import LogScale  # noqa: E402
+from workloads import kafka_peers  # noqa: E402
 
 MACHINE = {"date": "2026-11-28 14:00", "cores": 2, "processor": "a processor", "python": "3.11", "load": [1.0, 1, 1]}
 
@@ -117,6 +120,18 @@ def test_who_is_better_depends_on_the_direction_and_on_all_rounds(
     assert judged(plotted(less=less, samples={"kafka": kafka, "semel": semel})) == verdict
 
 
+def test_what_the_benches_write_is_what_is_read(tmp_path: Path) -> None:
+    samples, costs = {"kafka": [1.0, 2.0], "semel": [3.0, 4.0]}, {"semel": "1,234 us a record"}
+    beside_kafka = kafka_peers.as_json(kafka_peers.Row("p50", "disk", "us", samples, True, costs))
+    others = report.as_json(work.BrokerRow("p50", "disk", "us", samples, costs, {"semel": "synced"}, True))
+    run = read_run(written(tmp_path / "a.json", beside_kafka, others))
+    cost = {"semel": Cost(1234.0, "us a record")}
+    assert run.rows == [
+        PlottedRow("p50", "disk", "us", True, samples, cost),
+        PlottedRow("p50", "disk", "us", True, samples, cost, {"semel": "synced"}),
+    ]
+
+
 def test_rounds_are_compared_with_each_other_where_there_are_as_many() -> None:
     assert plotted(samples={"kafka": [1.0, 2.0], "semel": [2.0, 4.0]}).ratio_spread == (2.0, 2.0)
     assert plotted(samples={"kafka": [1.0, 2.0], "semel": [4.0]}).ratio_spread == (2.0, 4.0)
@@ -136,7 +151,7 @@ def test_other_brokers_stand_side_by_side_with_what_they_promise(tmp_path: Path)
     one = row(samples=samples, costs={"Semel": "5 us a record"}, promises={"Redis streams": "in memory"})
     text = page([read_run(written(tmp_path / "other_brokers.json", one))])
     checked(text)
-    assert "acknowledged: in memory" in text
+    assert 'Redis streams <span class="tag">os</span> in memory' in text
     assert "longer is better" in text
     assert "<b>2.00</b> k requests/s, CPU 5.00 us a record" in text
     assert text.count('class="whisker"') == 3  # one round has none
@@ -178,6 +193,14 @@ def test_an_axis_has_the_one_and_all_values() -> None:
     assert scale.at(1.0) == pytest.approx(0.5)
     assert (scale.at(0.2), scale.at(5.0)) == pytest.approx((0, 1))
     assert LogScale.of([0.01, 30]).ticks == pytest.approx([0.01, 0.1, 1, 10])
+
+
+def test_costs_of_one_run_are_shown_once(tmp_path: Path) -> None:
+    rows = [row(workload=f"p{share}", costs={"kafka": "2 us a record", "semel": "1 us a record"}) for share in (50, 99)]
+    text = page([read_run(written(tmp_path / "a.json", *rows, row()))])
+    assert text.count("Apache Kafka: 2 us a record") == 1
+    assert text.count("Apache Kafka: 1114 us a request") == 1
+    assert text.index("Apache Kafka: 2 us") < text.index("Apache Kafka: 1114 us")
 
 
 def test_a_cost_is_a_number_and_a_unit() -> None:
