@@ -26,6 +26,7 @@ from brokers.wire import (
     ANSWER_S,
     KafkaLink,
     Link,
+    NatsLines,
     NatsLink,
     RedisLink,
     WireError,
@@ -275,7 +276,7 @@ class NatsBroker(Process):
 
     def read(self, log: str, size: int, count: int) -> None:
         with contextlib.closing(self._subscribed(log, "all")) as sock:
-            read_lines(sock, 2 * count)
+            read_messages(sock, count)
 
     def client_append(self, log: str, value: bytes, seconds: float) -> int:
         return clients.nats_append(self, log, value, seconds)
@@ -292,18 +293,25 @@ class NatsBroker(Process):
         return sock
 
 
+def read_messages(sock: socket.socket, count: int) -> None:
+    """Read what NATS pushes until so many messages have come. Raises `WireError` where more do."""
+    lines, left = NatsLines(sock), 2 * count
+    while left > 0:
+        left -= lines.counted(received(sock))
+    if left < 0:
+        raise WireError(f"{-left} more lines than expected")
+
+
 class NatsWaiter:
     """The server pushes: there is nothing to ask for again."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        self._received = NatsLines(sock)
         self._lines = 0
 
     def arrived(self, data: bytes) -> int:
-        pings = data.count(b"PING\r")
-        if pings:
-            self.sock.sendall(b"PONG\r\n" * pings)
-        records, self._lines = divmod(self._lines + data.count(b"\n") - pings, 2)
+        records, self._lines = divmod(self._lines + self._received.counted(data), 2)
         return records
 
 

@@ -108,24 +108,35 @@ def nats_greeted(address: tuple[str, int], *subscriptions: bytes) -> socket.sock
     return sock
 
 
+class NatsLines:
+    """The lines that a server sends, without its PINGs, which are answered. No payload has a line's end in it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._rest = b""
+
+    def counted(self, data: bytes) -> int:
+        """Return how many lines end within what has come. Raises `WireError` for an error."""
+        whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
+        if b'"error"' in whole or b"-ERR" in whole:
+            raise WireError(whole.decode(errors="replace")[:300])
+        if pings := whole.count(b"PING\r"):
+            self._sock.sendall(b"PONG\r\n" * pings)
+        return whole.count(b"\n") + len(newline) - pings
+
+
 class NatsLink:
-    """An acknowledgement is a message to the inbox: a line of its own and one of JSON. The server also asks: PING."""
+    """An acknowledgement is a message to the inbox: a line of its own and one of JSON."""
 
     def __init__(self, address: tuple[str, int], subject: str, value: bytes) -> None:
         inbox = new_inbox()
         self.sock = nats_greeted(address, inbox)
         self.request, self.records = nats_publish(subject, inbox, value), 1
+        self._received = NatsLines(self.sock)
         self._lines = 0
-        self._rest = b""
 
     def counted(self, data: bytes) -> int:
-        whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
-        lines = whole.count(b"\n") + len(newline)
-        if b'"error"' in whole or b"-ERR" in whole:
-            raise WireError(whole.decode(errors="replace")[:300])
-        if pings := whole.count(b"PING\r"):
-            self.sock.sendall(b"PONG\r\n" * pings)
-        answers, self._lines = divmod(self._lines + lines - pings, 2)
+        answers, self._lines = divmod(self._lines + self._received.counted(data), 2)
         return answers
 
 

@@ -42,6 +42,21 @@ def test_acknowledgements_of_nats_are_counted_in_whatever_pieces_they_come(nats_
     assert theirs.recv(100) == b"PONG\r\n" * 2
 
 
+def test_a_question_of_nats_among_messages_is_answered_and_is_none() -> None:
+    ours, theirs = socket.socketpair()
+    message = b"MSG _inbox.00000001 1 $JS.ACK 1\r\nv\r\n"
+    with ours, theirs:
+        theirs.sendall(message + b"PING\r\n" + message)
+        servers.read_messages(ours, 2)
+        assert theirs.recv(100) == b"PONG\r\n"
+        waiter = servers.NatsWaiter(ours)
+        assert [waiter.arrived(piece) for piece in (message + b"PI", b"NG\r\n" + message[:9], message[9:])] == [1, 0, 1]
+        assert theirs.recv(100) == b"PONG\r\n"
+        theirs.sendall(message * 2)
+        with pytest.raises(wire.WireError, match="2 more lines"):
+            servers.read_messages(ours, 1)
+
+
 def test_a_publish_that_nats_refuses_is_an_error(nats_link: Any) -> None:
     link, _ = nats_link
     with pytest.raises(wire.WireError, match="no space"):
