@@ -42,6 +42,7 @@ import argparse
 import os
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -137,7 +138,13 @@ def main() -> None:
                 skipped.append(f"{name}: no time was left; see --minutes")
                 continue
             print(f"{name} ... load {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
-            for row in WORKLOADS[name](brokers, scale):
+            try:
+                found = WORKLOADS[name](brokers, scale)
+            except Exception as error:  # what was measured before is written all the same
+                traceback.print_exc()
+                skipped.append(f"{name}: {type(error).__name__}: {error}")
+                continue
+            for row in found:
                 print("\n".join(lines_of(row)), flush=True)
                 rows.append(row)
     more = {"rows": [as_json(row) for row in rows], "versions": versions}

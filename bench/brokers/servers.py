@@ -35,6 +35,7 @@ from brokers.wire import (
     nats_greeted,
     new_inbox,
     read_lines,
+    received,
     redis_call,
     redis_command,
 )
