@@ -9,8 +9,8 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -99,20 +99,32 @@ def append(links: Sequence[Link], *, seconds: float, in_flight: int, most: int) 
     return total
 
 
+@contextmanager
+def new_log(brokers: Sequence[Broker]) -> Iterator[str]:
+    """Give each broker a log of one name, and delete it at the end. Whoever ends the bench does not wait for that."""
+    log = f"bench-{next(_logs)}"
+    for broker in brokers:
+        broker.create(log)
+    try:
+        yield log
+    except Exception:
+        for broker in brokers:
+            with suppress(Exception):
+                broker.delete(log)
+        raise
+    for broker in brokers:
+        broker.delete(log)
+
+
 def appended(broker: Broker, size: int, scale: Scale, *, connections: int, in_flight: int, batch: bool) -> Sample:
     """Append to a log of its own. Raises `WireError` where it has not what was acknowledged."""
-    log = f"bench-{next(_logs)}"
-    broker.create(log)
-    try:
-        most = scale.megabytes * 1_000_000 // size
-        with ExitStack() as stack:
-            links = [broker.link(log, size, batch=batch) for _ in range(connections)]
-            for link in links:
-                stack.enter_context(closing(link.sock))
-            sample = measured(broker, lambda: append(links, seconds=scale.seconds, in_flight=in_flight, most=most))
+    most = scale.megabytes * 1_000_000 // size
+    with new_log([broker]) as log, ExitStack() as stack:
+        links = [broker.link(log, size, batch=batch) for _ in range(connections)]
+        for link in links:
+            stack.enter_context(closing(link.sock))
+        sample = measured(broker, lambda: append(links, seconds=scale.seconds, in_flight=in_flight, most=most))
         _check_stored(broker, log, sample)
-    finally:
-        broker.delete(log)
     return sample
 
 
@@ -124,11 +136,9 @@ def _check_stored(broker: Broker, log: str, sample: Sample) -> None:
 
 def paced(broker: Broker, scale: Scale) -> Sample:
     """Append 500 records a second, one at a time, with a consumer that waits for each."""
-    log = f"bench-{next(_logs)}"
-    broker.create(log)
     acknowledged: list[float] = []
     arrived: list[float] = []
-    try:
+    with new_log([broker]) as log:
         link, waiter = broker.link(log, SMALL), broker.waiter(log)
         with closing(link.sock), closing(waiter.sock), selectors.DefaultSelector() as selector:
             selector.register(link.sock, selectors.EVENT_READ, (link.counted, acknowledged))
@@ -149,8 +159,6 @@ def paced(broker: Broker, scale: Scale) -> Sample:
                         found = count(received(key.fileobj))
                         times += [time.perf_counter() - sent] * found
             seconds, used = time.perf_counter() - begin, broker.cpu_s() - cpu_s
-    finally:
-        broker.delete(log)
     figures = {
         f"{what} p{share}": percentile(times, share / 100) * 1e6
         for what, times in (("acknowledged", acknowledged), ("end to end", arrived))
@@ -281,29 +289,24 @@ def _read_row(
     read: Callable[[Broker, str, int], None],
 ) -> BrokerRow:
     """Fill a log and read it from its beginning, again and again. No acknowledgement is measured, so none is told."""
-    log = f"bench-{next(_logs)}"
-    counts: dict[str, int] = {}
-    for broker in brokers:
-        broker.create(log)
-        link = broker.link(log, size, batch=True)
-        with closing(link.sock):
-            counts[broker.name] = append([link], seconds=ANSWER_S, in_flight=IN_FLIGHT_BYTES // size, most=count)
-
-    def again_and_again(broker: Broker) -> float:
-        total, end = 0, time.perf_counter() + scale.seconds
-        while total == 0 or time.perf_counter() < end:
-            read(broker, log, counts[broker.name])
-            total += counts[broker.name]
-        return total
-
-    def run(broker: Broker) -> Sample:
-        return measured(broker, partial(again_and_again, broker))
-
-    try:
-        return replace(rate_row(workload, OS, brokers, run, scale.rounds, size), promises={})
-    finally:
+    with new_log(brokers) as log:
+        counts: dict[str, int] = {}
         for broker in brokers:
-            broker.delete(log)
+            link = broker.link(log, size, batch=True)
+            with closing(link.sock):
+                counts[broker.name] = append([link], seconds=ANSWER_S, in_flight=IN_FLIGHT_BYTES // size, most=count)
+
+        def again_and_again(broker: Broker) -> float:
+            total, end = 0, time.perf_counter() + scale.seconds
+            while total == 0 or time.perf_counter() < end:
+                read(broker, log, counts[broker.name])
+                total += counts[broker.name]
+            return total
+
+        def run(broker: Broker) -> Sample:
+            return measured(broker, partial(again_and_again, broker))
+
+        return replace(rate_row(workload, OS, brokers, run, scale.rounds, size), promises={})
 
 
 def latency(brokers: Brokers, scale: Scale) -> list[BrokerRow]:
@@ -327,13 +330,9 @@ def clients(brokers: Brokers, scale: Scale) -> list[BrokerRow]:
     value = b"v" * LARGE
 
     def append_some(broker: Broker) -> Sample:
-        log = f"bench-{next(_logs)}"
-        broker.create(log)
-        try:
+        with new_log([broker]) as log:
             sample = measured(broker, lambda: broker.client_append(log, value, scale.seconds))
             _check_stored(broker, log, sample)
-        finally:
-            broker.delete(log)
         return sample
 
     def read(broker: Broker, log: str, count: int) -> None:

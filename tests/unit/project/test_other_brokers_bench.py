@@ -146,6 +146,30 @@ def broker(name: str, run: Callable[[], Any] = lambda: None) -> Any:
     return type("Broker", (), {"name": name, "promise": f"{name}'s word", "run": staticmethod(run)})()
 
 
+class Deleted:
+    """A broker that notes what is deleted, and can not: it has ended."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def create(self, log: str) -> None:
+        pass
+
+    def delete(self, log: str) -> None:
+        self.asked += 1
+        raise ConnectionRefusedError
+
+
+@pytest.mark.parametrize(("error", "asked"), [(SystemExit, 0), (KeyboardInterrupt, 0), (wire.WireError, 1)])
+def test_who_ends_the_bench_is_not_kept_by_a_log_that_can_not_be_deleted(
+    error: type[BaseException], asked: int
+) -> None:
+    one: Any = Deleted()
+    with pytest.raises(error), work.new_log([one]):
+        raise error
+    assert one.asked == asked
+
+
 def failing() -> Any:
     raise wire.WireError("refused")
 
