@@ -17,6 +17,7 @@ from workloads.kafka_peers import client as librdkafka
 
 import semel
 from brokers import installed
+from brokers.wire import ANSWER_S
 
 AT_ONCE = 100
 """Records between two looks at the clock."""
@@ -27,7 +28,9 @@ REDIS_AT_ONCE = 1000
 def semel_append(peer: Peer, log: str, value: bytes, seconds: float) -> int:
     assert isinstance(peer, NodeProcess)
     count, end = 0, time.perf_counter() + seconds
-    with semel.Producer(peer.grpc, linger_ms=5, batch_size_bytes=256 << 10) as producer:
+    # A node that Ctrl-C has ended, too, is not waited for long.
+    settings = {"linger_ms": 5, "batch_size_bytes": 256 << 10, "delivery_timeout_ms": int(ANSWER_S * 1000)}
+    with semel.Producer(peer.grpc, **settings) as producer:
         while time.perf_counter() < end:
             for _ in range(AT_ONCE):
                 producer.send(log, value)
