@@ -15,10 +15,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup tools build demo demo-cluster demo-spark test test-long test-upgrade test-spark mutants simulate simulate-faults record-clients compat-java compat-full docs check audit format wheel lock \
-	proto sync-api bench instructions image clean
+	proto sync-api bench bench-peers bench-page instructions image clean
 
 # What only reads the code needs no Spark, no JDK and no compiled modules: without `.venv` it gets a smaller environment.
-ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-spark test test-long test-upgrade test-spark mutants simulate simulate-faults record-clients compat-java compat-full bench instructions,$(MAKECMDGOALS)),)
+ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-spark test test-long test-upgrade test-spark mutants simulate simulate-faults record-clients compat-java compat-full bench bench-peers instructions,$(MAKECMDGOALS)),)
 READER := $(VENV)
 else
 READER := $(TOOLS)
@@ -105,6 +105,12 @@ docs: $(READER)/.ready ## Make the documentation in build/docs/html; whatever Sp
 
 bench: build ## Measure everything; BENCH="--quick", or names of benches
 	$(BIN)/python -P bench/run.py $(BENCH)
+
+bench-peers: setup ## Get NATS, Redis and their Python clients into build/brokers, for `make bench BENCH=other_brokers` (Go, Debian)
+	$(BIN)/python -P bench/other_brokers.py --install
+
+bench-page: $(READER)/.ready ## Make bench/RESULTS.html, plots of what against_kafka, cluster and other_brokers wrote; RUNS= names files
+	$(READER)/bin/python -P bench/plots.py $(RUNS)
 
 instructions: build ## Count the instructions of requests and records, and compare (valgrind); RECORD=1 writes them down
 	$(BIN)/python -P bench/instructions.py $(if $(RECORD),--record)

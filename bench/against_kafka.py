@@ -35,7 +35,21 @@ sys.path.insert(0, str(ROOT / "tests" / "support" / "clients"))
 
 import kafka_jars
 from workloads.kafka_bulk import consume, java, produce, send_confluent
-from workloads.kafka_peers import DISK, FULL, KAFKA, OS, QUICK, SEMEL, Peers, Row, Scale, delete_topic, new_topic, warm
+from workloads.kafka_peers import (
+    DISK,
+    FULL,
+    KAFKA,
+    OS,
+    QUICK,
+    SEMEL,
+    Peers,
+    Row,
+    Scale,
+    as_json,
+    delete_topic,
+    new_topic,
+    warm,
+)
 from workloads.kafka_requests import commit_again_and_again, end_of, latency, tiny, transactions
 from workloads.kafka_start import start
 
@@ -89,7 +103,15 @@ def print_rows(rows: Sequence[Row]) -> None:
 
 def figures_of(rows: Sequence[Row]) -> list[Figure]:
     return [
-        Figure("against_kafka", f"{row.workload}, {row.durability}, {peer}", row.median(peer), row.unit, list(values))
+        Figure(
+            "against_kafka",
+            f"{row.workload}, {row.durability}, {peer}",
+            row.median(peer),
+            row.unit,
+            list(values),
+            cost=(row.costs or {}).get(peer, ""),
+            bound=row.bound,
+        )
         for row in rows
         for peer, values in row.samples.items()
     ]
@@ -133,7 +155,9 @@ def main() -> None:
             found = WORKLOADS[name](peers, scale)
             print_rows(found)
             rows += found
-    print(f"load at the end {os.getloadavg()[0]:.1f}; written to {write_json('against_kafka', figures_of(rows))}")
+    more = {"rows": [as_json(row) for row in rows], "versions": {"Apache Kafka": version}}
+    path = write_json("against_kafka", figures_of(rows), more)
+    print(f"load at the end {os.getloadavg()[0]:.1f}; written to {path}")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import signal
 import sys
 import time
@@ -58,7 +57,7 @@ from clusters.role import OTHER, THIS, role
 from clusters.start import start
 from clusters.work import latency, produce, transactions, warm_up
 from postgresql_process import RunningPostgresql
-from workloads.kafka_peers import DISK, KAFKA, OS, SEMEL
+from workloads.kafka_peers import DISK, KAFKA, OS, SEMEL, as_json
 
 Workload = Callable[[Pair, str, Scale], list[ClusterRow]]
 
@@ -159,7 +158,7 @@ def print_section(
     load = "{:.1f} to {:.1f}".format(begin["load"][0], os.getloadavg()[0])  # type: ignore[index]
     print("## Three nodes beside three of Apache Kafka (`bench/cluster.py`)\n")
     print(
-        f"`.venv/bin/python -P bench/{shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])}`, {begin['date']}, "
+        f"`{harness.command()}`, {begin['date']}, "
         f"{begin['cores']} cores, load {load} (the run itself included), Python {begin['python']}. Three nodes of "
         f"Semel, metadata in {database_name}, beside {beside}, all on this machine, loopback; replication factor 3, "
         f"`min.insync.replicas=2`, acks=all; in turns, medians of {scale.rounds} rounds, of {scale.kills} where nodes "
@@ -201,6 +200,7 @@ def measured_clusters(names: Sequence[str], scale: Scale, alone: bool, end: floa
             run.close()
             print_section(scale, peers, database_name, begin, run)
             more = {"scale": asdict(scale), "seconds": run.seconds, "failures": run.failures, "metadata": database_name}
+            more["rows"] = [as_json(row) for row in run.rows]
             print(f"written to {write_json('cluster', figures_of(run.rows), more)}", file=sys.stderr)
     took = ", ".join(f"{label} {seconds:.0f} s" for label, seconds in run.seconds.items())
     print(f"time: {took}", file=sys.stderr)

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import platform
+import shlex
 import shutil
 import signal
 import socket
@@ -260,11 +261,26 @@ def machine() -> dict[str, object]:
     return {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "host": socket.gethostname(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "kernel": platform.release(),
         "load": os.getloadavg(),
     }
+
+
+def processor() -> str:
+    """Return the name of the processor, as the system has it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def command() -> str:
+    """Return the command of this run, as it is typed in the checkout."""
+    return shlex.join([".venv/bin/python", "-P", f"bench/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 
 def number(value: float) -> str:
@@ -288,9 +304,14 @@ def print_table(figures: Sequence[Figure]) -> None:
 
 
 def write_json(name: str, figures: Sequence[Figure], more: Mapping[str, object] | None = None) -> Path:
-    """Write the figures with the machine's description to bench/out/<name>.json."""
+    """Write the figures with the machine's description and the command to bench/out/<name>.json."""
     OUT.mkdir(parents=True, exist_ok=True)
     path = OUT / f"{name}.json"
-    content = {"machine": machine(), "figures": [asdict(figure) for figure in figures], **(more or {})}
+    content = {
+        "machine": machine(),
+        "command": command(),
+        "figures": [asdict(figure) for figure in figures],
+        **(more or {}),
+    }
     path.write_text(json.dumps(content, indent=2) + "\n")
     return path

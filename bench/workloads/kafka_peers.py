@@ -58,6 +58,18 @@ class Row:
         return self.median(SEMEL) / self.median(KAFKA)
 
 
+def as_json(row: Row) -> dict[str, object]:
+    """Return what `plots.py` reads."""
+    return {
+        "workload": row.workload,
+        "durability": row.durability,
+        "unit": row.unit,
+        "less_is_better": row.less_is_better,
+        "samples": {peer: list(values) for peer, values in row.samples.items()},
+        "costs": dict(row.costs or {}),
+    }
+
+
 Peers = Mapping[str, Mapping[str, Peer]]
 """By durability, then by name."""
 
