@@ -70,7 +70,7 @@ class DelegationTokenMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock, self.metadata = Clock(), Metadata()
-        self.tokens = DelegationTokens(TokenSecret(b"s" * 32), lambda _: False)
+        self.tokens = DelegationTokens(TokenSecret(b"s" * 32), lambda *_: False)
         self.tokens.know_cluster(lambda: self.metadata.image.delegation_tokens, self.clock)
 
         async def caught_up() -> None:

@@ -37,6 +37,7 @@ from semel.protocol.api.diagnostics import (
     HeldPartition,
     NodeSnapshot,
     OfflinePartition,
+    OwnedToken,
     Section,
     Severity,
     Thresholds,
@@ -163,10 +164,18 @@ CASES: dict[str, tuple[Severity, NodeSnapshot]] = {
         Severity.INFO,
         node(settings=settings_with(transaction_two_phase_commit_enable="true")),
     ),
+    "token-without-user": (
+        Severity.INFO,
+        node(
+            delegation_secret_mark="ab",
+            tokens_without_user=(OwnedToken("t1", "User:carl"), OwnedToken("t2", "User:carl")),
+            tokens_without_user_total=2,
+        ),
+    ),
     "no-disk-reserve": (Severity.WARNING, node(settings=settings_with(disk_min_free_bytes="0"))),
 }
 """One node's facts in which exactly this is to be found."""
-ABOUT_TOPICS = ("min-insync-impossible", "retention-short")
+ABOUT_TOPICS = ("min-insync-impossible", "retention-short", "token-without-user")
 """What is about no node: several may tell of it."""
 
 
