@@ -21,8 +21,8 @@ from user_files import ALICE, PASSWORD, set_user
 import semel
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
 from semel.protocol.v1 import metadata_pb2
-from semel.runtime.kafka_client.connection import Connection, connect, dial_tcp
 from semel.runtime.clock import ManualClock
+from semel.runtime.kafka_client.connection import Connection, connect, dial_tcp
 from semel.sdk.transport.connection import Connections
 from semel.sdk.transport.login import AuthenticationFailedError, Credentials, Login
 from semel.sdk.transport.options import Bootstrap, ClientOptions
@@ -199,15 +199,16 @@ def test_who_has_another_password_now_is_named_in_place_of_a_time_out(
             consumer.poll(0.1)
             gets_another_password()
             with pytest.raises(FatalError, match=said):
-                while True:
-                    consumer.poll(PATIENCE_S)
+                _poll_on(consumer)
     elif client == "producer":
-        with pytest.raises(FatalError, match=said), semel.Producer(bootstrap) as producer:
-            producer.send("t", b"1").result(PATIENCE_S)
-            gets_another_password()
-            for _ in range(2):  # and so each time
-                with pytest.raises(FatalError, match=said):
-                    producer.send("t", b"2").result(PATIENCE_S)
+        producer = semel.Producer(bootstrap)
+        producer.send("t", b"1").result(PATIENCE_S)
+        gets_another_password()
+        for _ in range(2):  # and so each time
+            with pytest.raises(FatalError, match=said):
+                producer.send("t", b"2").result(PATIENCE_S)
+        with pytest.raises(FatalError, match=said):
+            producer.close()
     else:
         with semel.Producer(bootstrap, transactional_id="t") as producer:
             with producer.transaction() as txn:
@@ -215,6 +216,11 @@ def test_who_has_another_password_now_is_named_in_place_of_a_time_out(
             gets_another_password()
             with pytest.raises(SemelError, match=said), producer.transaction() as txn:
                 txn.send("t", b"2")
+
+
+def _poll_on(consumer: semel.Consumer) -> None:
+    while True:
+        consumer.poll(PATIENCE_S)
 
 
 def test_a_node_is_believed_once_it_has_refused_the_user_for_a_while(node: LiveNode, users: Path) -> None:
