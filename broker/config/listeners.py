@@ -25,6 +25,22 @@ PROTOCOLS: Final = (KAFKA, GRPC)
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 _NAME_RULE: Final = "letters, digits, and . _ - between them, 64 at most"
 _ADVERTISED: Final = "?advertised="
+_ADVERTISED_SPELLINGS: Final = frozenset(
+    {
+        "advertise",
+        "advertised",
+        "advertised.address",
+        "advertised_address",
+        "advertised.listener",
+        "advertised.listeners",
+    }
+)
+_KAFKAS_NAME: Final = re.compile(
+    r"(?P<name>(?!(?:tls|sasl|tls\+sasl|https?|tcp|ssl|plaintext|sasl_ssl|sasl_plaintext)[:=])[A-Za-z0-9._-]+)"
+    r"(?::(?=[a-z+]+://)|://)(?P<listen>[^=]+)",
+    re.IGNORECASE,
+)
+"""A name as Kafka writes it, `EXTERNAL://0.0.0.0:9093`, or with a colon, `external:tls://0.0.0.0:9093`."""
 _SHOWN: Final = 200
 _DEFAULT_LISTEN: Final = {KAFKA: "127.0.0.1:9092", GRPC: "127.0.0.1:9094"}
 
@@ -115,14 +131,33 @@ def _parse_item(setting: str, protocol: str, text: str) -> ClientListener:
     address, _, query = text.partition("?")
     name, equals, listen = address.partition("=")
     name, listen = name.strip(), listen.strip()
-    shown = f"{setting} has the item {text[:_SHOWN]!r}"
+    shown, example = f"{setting} has the item {text[:_SHOWN]!r}", _DEFAULT_LISTEN[protocol]
+    foreign = _KAFKAS_NAME.fullmatch(address.strip())
+    if foreign is not None:
+        raise ConfigError(
+            f"{shown}: a listener's name ends with =, write {foreign['name'].lower()}={foreign['listen']}"
+        )
     if not equals or not listen:
-        raise ConfigError(f"{shown}, which is not NAME=HOST:PORT, for example internal={_DEFAULT_LISTEN[protocol]}")
+        raise ConfigError(f"{shown}, which is not NAME=HOST:PORT, for example internal={example}")
+    if name.lower() in _ADVERTISED_SPELLINGS:
+        raise ConfigError(
+            f"{shown}, which looks like an option: what clients are told stands behind the address of its listener, "
+            f"external={example}{_ADVERTISED}{listen}"
+        )
     if _NAME.fullmatch(name) is None:
-        raise ConfigError(f"{shown}, whose name is not {_NAME_RULE}: choose another name")
+        raise ConfigError(
+            f"{shown}, whose name is not {_NAME_RULE}: choose another name, for example internal={listen}"
+        )
     option, _, advertised = query.partition("=")
-    if "?" in text and (option != "advertised" or not advertised.strip()):
-        raise ConfigError(f"{shown}: behind the address there may be {_ADVERTISED}HOST:PORT, and nothing else")
+    option, advertised = option.strip(), advertised.strip()
+    if "?" in text and (option != "advertised" or not advertised or "&" in advertised):
+        wanted = (
+            advertised.partition("&")[0] if option in _ADVERTISED_SPELLINGS and advertised else "log1.example.com:9092"
+        )
+        raise ConfigError(
+            f"{shown}: behind the address there may be {_ADVERTISED}HOST:PORT, and nothing else. Write "
+            f"{name}={listen}{_ADVERTISED}{wanted}"
+        )
     return ClientListener(protocol, name.lower(), listen, advertised.strip(), is_named=True)
 
 

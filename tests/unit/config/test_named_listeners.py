@@ -20,7 +20,7 @@ from semel.broker.config.listeners import (
     parse_items,
 )
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.config.sources import check_config, check_ports_differ, load_config
+from semel.broker.config.sources import check_config, check_ports_differ, listen_address, load_config
 from semel.cli.serve import _listeners
 from semel.runtime.setting import ConfigError
 
@@ -71,7 +71,14 @@ def test_names_are_the_same_in_upper_and_lower_case() -> None:
         (["a=h:1?advertised="], r"behind the address there may be \?advertised="),
         (["a=h:1?advertised=b:0"], "port 0 cannot be advertised; leave"),
         (["a=h:1?advertised=b"], r"kafka\.listeners: a=h:1\?advertised=b is not HOST:PORT"),
-        (["a=h:1?advertised=tls://b:1"], "an advertised address has no scheme"),
+        (["a=h:1?advertised=tls://b:1"], r"an advertised address has no scheme, write \?advertised=b:1"),
+        (["a=h:1?advertise=b:1"], r"Write a=h:1\?advertised=b:1"),
+        (["a=h:1?advertised=b:1&x=2"], r"Write a=h:1\?advertised=b:1"),
+        (["a=h:1?proxy=yes"], r"Write a=h:1\?advertised=log1\.example\.com:9092"),
+        (["a=h:1", "advertise=b:1"], r"looks like an option.*external=127\.0\.0\.1:9092\?advertised=b:1"),
+        (["EXTERNAL://h:1"], "a listener's name ends with =, write external=h:1"),
+        (["external:tls://h:1"], "a listener's name ends with =, write external=tls://h:1"),
+        (["a b=h:1"], "choose another name, for example internal=h:1"),
         (["a=h:1?advertised=b:1?advertised=c:1"], "is not HOST:PORT"),
         ([f"n{number}=h:{number}" for number in range(LISTENERS_MAX + 1)], "more than 16 listeners: leave out 'n16"),
         (["a=tls://h:1"], "kafka.listeners: a = tls://h:1 needs a certificate: set ssl.certificate.location"),
@@ -207,3 +214,61 @@ def test_of_several_listeners_each_needs_a_name(given: list[str]) -> None:
 def test_a_log_in_a_program_has_no_listeners_with_names(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a log in a program has one listener"):
         semel.open(tmp_path / "log", settings={"kafka.listeners": TWO})
+
+
+# --- Wrong spellings --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told", "right"),
+    [
+        ("SASL_SSL://h:1", "begins with SASL_SSL://, which is tls+sasl:// here", "tls+sasl://h:1"),
+        ("SSL://h:1", "begins with SSL://, which is tls:// here", "tls://h:1"),
+        ("PLAINTEXT://:1", "begins with PLAINTEXT://, which is nothing here", "0.0.0.0:1"),
+        ("SASL_PLAINTEXT://h:1", "which is sasl:// here", "sasl://h:1"),
+        ("TLS://h:1", "begins with TLS://, which is tls:// here", "tls://h:1"),
+        ("https://h:1", "begins with https://, which is tls:// here", "tls://h:1"),
+        ("OUTSIDE://h:1", "OUTSIDE:// is no scheme here", "h:1"),
+        ("tls://tls://h:1", "it has two schemes", "tls://h:1"),
+        ("tls:h:1", "a scheme ends with ://", "tls://h:1"),
+        ("h", "it has no port", "h:9092"),
+        ("tls://h", "it has no port", "tls://h:9092"),
+        ("h:", "it has no port", "h:9092"),
+        ("[::1]", "it has no port", "[::1]:9092"),
+        ("h:http", "'http' is no port", "h:9092"),
+        ("h:\u00b2", "is no port", "h:9092"),
+        ("h:65536", "65536 is no port: ports are 0 to 65535", "h:9092"),
+        ("9092", "it is a port without a host", "127.0.0.1:9092"),
+        (":9092", "it has no host", "0.0.0.0:9092"),
+        ("*:9092", "* is no host", "0.0.0.0:9092"),
+        ("::1:9092", "an IPv6 address stands in brackets", "[::1]:9092"),
+        ("fe80::1", "an IPv6 address stands in brackets, and a port behind them", "[fe80::1]:9092"),
+        ("me:secret@h:1", "it has a user in it", "127.0.0.1:9092"),
+        ("me@h:1", "it has a user in it", "127.0.0.1:9092"),
+        ("h:1/", "it has a slash behind the scheme", "h:1"),
+        ("h :1", "it has a space in it", "h:1"),
+        ("h:1,b:2", "it has a comma", ""),
+        ("tls://h:1,advertise=b:2", "tls://h:1?advertised=HOST:PORT", ""),
+        ("", "it has no port", "127.0.0.1:9092"),
+    ],
+)
+def test_a_wrong_address_hears_what_is_wrong_and_a_right_one(wrong: str, told: str, right: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_config(NodeConfig(kafka_listen=wrong))
+    message = refused.value.message
+    assert message.startswith(f"kafka.listen = {wrong} is not HOST:PORT: ")
+    assert told in message
+    if right:
+        assert right in [word.rstrip(",.") for word in message.split()], message
+        assert listen_address(ClientListener("kafka", "a", right, "", is_named=False)).port > 0
+
+
+@given(st.text(alphabet="aT:/[]*@,.=?1 {&", max_size=24))
+def test_whatever_is_written_is_taken_or_refused_with_a_reason(text: str) -> None:
+    listener = ClientListener("kafka", "a", text, "", is_named=False)
+    told = ""
+    try:
+        assert 0 <= listen_address(listener).port <= 65_535
+    except ConfigError as error:
+        told = error.message
+    assert not told or 20 < len(told.partition(" is not HOST:PORT: ")[2]) < 1_000
