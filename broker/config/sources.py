@@ -174,12 +174,13 @@ def check_config(config: NodeConfig) -> None:
         raise ConfigError("data.dir is empty: name the directory in which the node keeps its data")
     if not config.log_cleanup_policy:
         raise ConfigError("log.cleanup.policy is empty: use delete, compact, or both")
-    clients = {each.setting: each.listen for each in client_listeners(config)}
+    listeners = client_listeners(config)
+    clients = {each.setting: each.listen for each in listeners}
     metrics = {"metrics.listen": config.metrics_listen}
-    check_tls(config, {**clients, **metrics, "peer.listen": config.peer_listen})
+    check_tls(config, listeners, {**metrics, "peer.listen": config.peer_listen})
     check_sasl(config, {**clients, **metrics})
     check_delegation(config, list(clients.values()))
-    by_certificates = names_by_certificates(config, clients.values())
+    by_certificates = names_by_certificates(config, listeners)
     check_permissions(config, asks_for_certificates=by_certificates)
 
 
@@ -285,6 +286,11 @@ def find_setting(name: str, settings: Mapping[str, Setting] = SETTINGS) -> Setti
 
 def unknown_setting(name: str, settings: Mapping[str, Setting]) -> ConfigError:
     """Return the error that says what there is in place of `name`: of a setting of Kafka's, or of a misspelt one."""
+    if name.startswith(_OF_A_LISTENER):
+        return ConfigError(
+            f"there is no setting {name[:200]}, unlike in Kafka: what is of one listener stands behind its address in "
+            "kafka.listeners, as external=tls://0.0.0.0:9093?ssl.certificate.location=FILE&ssl.key.location=FILE"
+        )
     if name in INSTEAD:
         return ConfigError(f"there is no setting {name}, unlike in Kafka: {INSTEAD[name]}")
     return ConfigError(f"there is no setting {name[:200]}{did_you_mean(name[:200], settings)}")
@@ -306,6 +312,7 @@ _MAY_ASK_FOR_PASSWORDS: Final = ("kafka.listen", "grpc.listen", "metrics.listen"
 _MAY_BE_EMPTY: Final = frozenset({*_ADDRESSES} - {"kafka.listen", "grpc.listen"})
 
 _CONFIG_VARIABLE: Final = "SEMEL_CONFIG"
+_OF_A_LISTENER: Final = "listener.name."
 _NO_HOST: Final = frozenset("*@,")
 _ADDRESS: Final = re.compile(r"(?:\[(?P<bracketed>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>[0-9]{1,5})")
 _OTHER_VARIABLES: Final = frozenset({_CONFIG_VARIABLE, "SEMEL_BOOTSTRAP", "SEMEL_INTERPRETED", "SEMEL_TRACEBACK"})

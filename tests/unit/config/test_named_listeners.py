@@ -66,14 +66,24 @@ def test_names_are_the_same_in_upper_and_lower_case() -> None:
         (["a=h"], "kafka.listeners: a = h is not HOST:PORT"),
         (["a=h:65536"], "kafka.listeners: a = h:65536 is not HOST:PORT"),
         (["a=http://h:1"], "kafka.listeners: a = http://h:1 is not HOST:PORT"),
-        (["a=h:1?advertise=b:1"], r"behind the address there may be \?advertised=HOST:PORT, and nothing else"),
+        (["a=h:1?advertise=b:1"], r"behind the address there may be \?advertised=HOST:PORT, and ssl\.certificate"),
         (["a=h:1?"], r"behind the address there may be \?advertised="),
         (["a=h:1?advertised="], r"behind the address there may be \?advertised="),
         (["a=h:1?advertised=b:0"], "port 0 cannot be advertised; leave"),
         (["a=h:1?advertised=b"], r"kafka\.listeners: a=h:1\?advertised=b is not HOST:PORT"),
         (["a=h:1?advertised=tls://b:1"], r"an advertised address has no scheme, write \?advertised=b:1"),
         (["a=h:1?advertise=b:1"], r"Write a=h:1\?advertised=b:1"),
-        (["a=h:1?advertised=b:1&x=2"], r"Write a=h:1\?advertised=b:1"),
+        (["a=h:1?advertised=b:1&x=2"], r"ssl\.client\.auth with & between them, and nothing else"),
+        (["a=h:1?advertised=b:1&advertised=c:1"], "advertised stands behind the address twice"),
+        (["a=h:1?ssl.client.auth=required"], "has ssl.client.auth, and does not encrypt: write tls:// or"),
+        (
+            ["a=tls://h:1?ssl.certificate.location=x"],
+            "ssl.certificate.location and ssl.key.location belong together",
+        ),
+        (["a=tls://h:1?ssl.client.auth=x"], "a: ssl.client.auth = x: use none or required"),
+        (["a=tls://h:1?ssl.client.auth=required"], "a: ssl.client.auth = required needs ssl.ca.location"),
+        (["a=tls://h:1?ssl.ca.location=x"], "a: ssl.ca.location is used only with ssl.client.auth=required"),
+        (["a=tls://h:1?ssl.client.auth=none"], "a = tls://h:1 needs a certificate: set ssl.certificate.location"),
         (["a=h:1?proxy=yes"], r"Write a=h:1\?advertised=log1\.example\.com:9092"),
         (["a=h:1", "advertise=b:1"], r"looks like an option.*external=127\.0\.0\.1:9092\?advertised=b:1"),
         (["EXTERNAL://h:1"], "a listener's name ends with =, write external=h:1"),
@@ -89,6 +99,51 @@ def test_a_wrong_item_is_named_with_the_next_step(items: list[str], told: str) -
         loaded(kafka_listeners=items)
     with pytest.raises(ConfigError, match=told):
         check_config(NodeConfig(kafka_listeners=tuple(items)))
+
+
+OWN = "a=tls://0.0.0.0:1?ssl.certificate.location=x%2C%26&ssl.key.location=/y%25z"
+STRICT = f"{OWN}&ssl.ca.location=ca&ssl.client.auth=required"
+
+
+def test_a_listener_may_have_tls_of_its_own() -> None:
+    (found,) = kafka_listeners(loaded(kafka_listeners=[f"{OWN}&advertised=log1:1"]))
+    assert (dict(found.tls), found.advertised) == (
+        {"ssl.certificate.location": "x,&", "ssl.key.location": "/y%z"},
+        "log1:1",
+    )
+    assert parse_items("kafka.listeners", [found.item()]) == (found,)
+    moved = parse_items("kafka.listeners", [found.item("127.0.0.1:7")])[0]
+    assert (moved.listen, moved.tls) == ("tls://127.0.0.1:7", found.tls)
+
+
+def test_S6_each_listener_is_looked_at_with_its_own_client_auth() -> None:
+    other = "b=tls://0.0.0.0:2?ssl.certificate.location=x&ssl.key.location=y"
+    assert exposed_listeners(loaded(kafka_listeners=[STRICT, other])) == ["kafka.listeners: b=tls://0.0.0.0:2"]
+    strict = {"ssl_client_auth": "required", "ssl_ca_location": "ca"}
+    lax = f"{other}&ssl.client.auth=none"
+    with_general = {"ssl_certificate_location": "x", "ssl_key_location": "y", **strict}
+    config = loaded(kafka_listeners=["a=tls://0.0.0.0:1", lax], **with_general)
+    assert exposed_listeners(config) == ["kafka.listeners: b=tls://0.0.0.0:2"]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"ssl.certificate.location": "x", "ssl.key.location": "y"}, "is used by no listener"),
+        ({"ssl.client.auth": "required", "ssl.ca.location": "ca"}, "protects no listener"),
+        ({"ssl.ca.location": "ca"}, "is used only with ssl.client.auth = required"),
+    ],
+)
+def test_general_settings_that_no_listener_uses_are_refused(values: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        loaded(kafka_listeners=[STRICT], **{name.replace(".", "_"): value for name, value in values.items()})
+
+
+def test_kafkas_settings_of_one_listener_are_explained() -> None:
+    with pytest.raises(
+        ConfigError, match=r"behind its address in kafka\.listeners, as external=tls://0\.0\.0\.0:9093\?"
+    ):
+        loaded(listener_name_external_ssl_keystore_location="x")
 
 
 def test_as_many_as_there_may_be_are_taken() -> None:

@@ -471,6 +471,15 @@ def test_of_several_listeners_each_is_looked_at() -> None:
     assert found.what.startswith("kafka.listeners: external is 0.0.0.0:2, and everybody")
 
 
+def test_a_listener_asks_for_certificates_as_it_says_itself() -> None:
+    strict, lax = (f"?advertised=h:1&ssl.client.auth={auth}" for auth in ("required", "none"))
+    items = f"a=tls://0.0.0.0:1{strict},b=tls://0.0.0.0:2,c=tls://0.0.0.0:3{lax}"
+    found = the_one(node(settings=settings_with(kafka_listeners=items)))
+    assert found.what.startswith("kafka.listeners: b is tls://0.0.0.0:2 and kafka.listeners: c is tls://0.0.0.0:3, and")
+    found = the_one(node(settings=settings_with(kafka_listeners=items, ssl_client_auth="required")))
+    assert found.what.startswith("kafka.listeners: c is tls://0.0.0.0:3, and")
+
+
 def test_a_listener_without_a_name_is_the_default_one_and_older_nodes_are_not_judged() -> None:
     older = tuple(each for each in settings_with() if not each.name.endswith("listeners"))
     default, named = (settings_with(kafka_listeners=f"{name}=127.0.0.1:1") for name in ("DEFAULT", "internal"))
