@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from semel.broker.config.kafka_limits import KafkaLimits
@@ -37,6 +37,7 @@ class ListenerParts:
     """What the listeners of a node share.
 
     recorders: where requests and calls are measured
+    own_certificates: of listeners that have settings of TLS of their own
     certificates, users, tokens: for the listeners that encrypt, and those that ask who somebody is
     interceptor: between the listeners and what answers, for tests of clients
     """
@@ -45,9 +46,15 @@ class ListenerParts:
     fetch: FetchHandler
     recorders: Recorders | None = None
     certificates: Certificates | None = None
+    own_certificates: Mapping[ClientListener, Certificates] = field(default_factory=dict)
     users: Users | None = None
     tokens: Tokens | None = None
     interceptor: Interceptor | None = None
+
+    def certificates_for(self, listener: ClientListener) -> Certificates | None:
+        """Return what a listener encrypts with; None where it does not."""
+        general = self.certificates if speaks_tls(listener.listen) else None
+        return self.own_certificates.get(listener, general)
 
 
 class ClientListeners:
@@ -73,7 +80,7 @@ class ClientListeners:
                 fetch=parts.fetch,
                 interceptor=parts.interceptor,
                 request_times=None if parts.recorders is None else parts.recorders.requests,
-                certificates=parts.certificates if speaks_tls(each.listen) else None,
+                certificates=parts.certificates_for(each),
                 users=parts.users if asks else None,
                 tokens=parts.tokens if asks else None,
                 listener_name=each.name,
@@ -99,7 +106,7 @@ class ClientListeners:
                 parts.fetch,
                 parts.interceptor,
                 self._call_times(),
-                parts.certificates if speaks_tls(each.listen) else None,
+                parts.certificates_for(each),
                 parts.users if asks else None,
                 parts.tokens if asks else None,
                 listener=each.name,

@@ -46,7 +46,7 @@ from semel.broker.listeners.in_process import InProcessListener
 from semel.broker.listeners.interception import Interceptor
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.listeners.peers.listener import PeerListener
-from semel.broker.listeners.tls import Certificates, certificates_of
+from semel.broker.listeners.tls import Certificates, certificates_of, own_certificates
 from semel.broker.log.config import LogConfig
 from semel.broker.logs.data_folder import META_FILE
 from semel.broker.logs.manager import LogManager
@@ -185,6 +185,7 @@ class Node:
         self._fetch: FetchHandler | None = None
         self._clients: ClientListeners | None = None
         self._certificates: Certificates | None = None
+        self._own_certificates: Mapping[ClientListener, Certificates] = {}
         self._users: Users | None = None
         self._tokens: Tokens | None = None
         self._secret: ClusterSecret | None = None
@@ -419,6 +420,7 @@ class Node:
         check_exposure(self.config)
         self._secret = secret_of(self.config)
         self._certificates = certificates_of(self.config)
+        self._own_certificates = own_certificates(self.config)
         self._users = await users_of(self.config)
         self._tokens = tokens_of(self.config)
         if self.config.peer_listen and self.config.ssl_ca_location:
@@ -563,6 +565,7 @@ class Node:
             self.fetch,
             recorders=None if self._metrics is None else self._metrics.recorders,
             certificates=self._certificates,
+            own_certificates=self._own_certificates,
             users=self._users,
             tokens=self._tokens,
             interceptor=self._interceptor,

@@ -108,7 +108,7 @@ def remove(
     else:
         from semel.broker.users.user_file import read_users, write_user
 
-        if name not in read_users(str(file)):
+        if name not in read_users(str(file)).verifiers:
             raise fail(
                 f"there is no user {name} in {file}: `semel user list --file {file}` shows them", ExitCode.REFUSED
             )
@@ -129,7 +129,8 @@ def list_users(
     else:
         from semel.broker.users.user_file import read_users
 
-        found = {name: [one.mechanism for one in verifiers] for name, verifiers in read_users(str(file)).items()}
+        there = read_users(str(file)).verifiers
+        found = {name: [one.mechanism for one in verifiers] for name, verifiers in there.items()}
     if as_json:
         print_json([{"name": name, "mechanisms": mechanisms} for name, mechanisms in sorted(found.items())])
         return

@@ -34,6 +34,7 @@ class Event(StrEnum):
     RECORDS_DELETED = "records.deleted"
     SETTINGS_CHANGED = "settings.changed"
     GROUP_DELETED = "group.deleted"
+    OFFSETS_SET = "offsets.set"
     OFFSETS_DELETED = "offsets.deleted"
     TRANSACTION_ABORTED = "transaction.aborted"
     HANGING_TRANSACTION_ENDED = "hanging_transaction.ended"
@@ -71,6 +72,7 @@ class Audit:
         self._failed = LimitedLog(self._log)
         self._authenticated = LimitedLog(self._log, level=logging.INFO)
         self._allowed = LimitedLog(self._log, level=logging.INFO)
+        self._set_alone = LimitedLog(self._log, level=logging.INFO)
 
     def changed(self, who: str, event: Event, /, **details: Detail) -> None:
         """Write that somebody has changed something. Each change is written, however many there are.
@@ -100,13 +102,21 @@ class Audit:
         """Write one of a sample of what somebody may do; at most so many a minute."""
         self._tell(self._allowed, Event.ALLOWED, {"principal": principal, **_origin(), **details})
 
+    def set_alone(self, who: str, **details: Detail) -> None:
+        """Tell of offsets that are set in a group which never had members; at most so many a minute.
+
+        That is how programs commit which choose their partitions themselves: again and again.
+        """
+        self._tell(self._set_alone, Event.OFFSETS_SET, {"principal": who, **_origin(), **details})
+
     def _tell(self, log: LimitedLog, event: Event, details: Mapping[str, Detail]) -> None:
         text, attributes = _described(event, details)
         log.write("%s", text, extra=self._node | attributes)
 
     def close(self) -> None:
         """Say what was left out so far."""
-        for log in (self._refused, self._certificates, self._failed, self._authenticated, self._allowed):
+        limited = (self._refused, self._certificates, self._failed, self._authenticated, self._allowed, self._set_alone)
+        for log in limited:
             log.close()
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from semel.broker.config.listeners import client_listeners
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.config.tls import CLIENT_AUTH_REQUIRED
+from semel.broker.config.tls import CLIENT_AUTH_REQUIRED, tls_of
 from semel.protocol.loopback import serves_anybody
 from semel.protocol.schemes import TLS_PREFIX, TLS_SASL_PREFIX, without_scheme
 from semel.runtime.setting import ConfigError
@@ -19,11 +19,10 @@ INSECURE: Final = "--insecure"
 
 def exposed_listeners(config: NodeConfig) -> list[str]:
     """Return the listeners that serve other machines without knowing who asks, as `kafka.listen=0.0.0.0:9092`."""
-    asks = config.ssl_client_auth == CLIENT_AUTH_REQUIRED
     return [
         f"{each.setting}={each.listen}"
         for each in client_listeners(config)
-        if serves_anybody(each.listen, asks_for_certificates=asks)
+        if serves_anybody(each.listen, asks_for_certificates=tls_of(config, each).asks_for_certificates)
     ]
 
 

@@ -1,6 +1,7 @@
 """The listeners for clients: one of each protocol without a name, or several with names and addresses of their own.
 
-An item of `kafka.listeners` and `grpc.listeners` is `NAME=ADDRESS`, or `NAME=ADDRESS?advertised=HOST:PORT`. Names are
+An item of `kafka.listeners` and `grpc.listeners` is `NAME=ADDRESS`, or `NAME=ADDRESS?advertised=HOST:PORT`. Behind the
+question mark may also stand, with & between them, the settings of TLS that are other ones for this listener. Names are
 the same in upper and lower case, as in Kafka. A listener's name is what an answer goes by: it tells a client the
 addresses of the listeners that have the name of his own.
 """
@@ -11,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
+from urllib.parse import quote, unquote
 
 from semel.protocol.listener_names import DEFAULT_LISTENER
 from semel.protocol.schemes import with_scheme_of
@@ -24,7 +26,25 @@ PROTOCOLS: Final = (KAFKA, GRPC)
 
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 _NAME_RULE: Final = "letters, digits, and . _ - between them, 64 at most"
+TLS_OPTIONS: Final = ("ssl.certificate.location", "ssl.key.location", "ssl.ca.location", "ssl.client.auth")
+"""What a listener may have of its own."""
 _ADVERTISED: Final = "?advertised="
+_ADVERTISED_SPELLINGS: Final = frozenset(
+    {
+        "advertise",
+        "advertised",
+        "advertised.address",
+        "advertised_address",
+        "advertised.listener",
+        "advertised.listeners",
+    }
+)
+_KAFKAS_NAME: Final = re.compile(
+    r"(?P<name>(?!(?:tls|sasl|tls\+sasl|https?|tcp|ssl|plaintext|sasl_ssl|sasl_plaintext)[:=])[A-Za-z0-9._-]+)"
+    r"(?::(?=[a-z+]+://)|://)(?P<listen>[^=]+)",
+    re.IGNORECASE,
+)
+"""A name as Kafka writes it, `EXTERNAL://0.0.0.0:9093`, or with a colon, `external:tls://0.0.0.0:9093`."""
 _SHOWN: Final = 200
 _DEFAULT_LISTEN: Final = {KAFKA: "127.0.0.1:9092", GRPC: "127.0.0.1:9094"}
 
@@ -55,6 +75,7 @@ class ClientListener:
     listen:     HOST:PORT, with its scheme
     advertised: HOST:PORT that clients are told; empty for the address that is listened on
     is_named:   whether it is one of several, of `kafka.listeners` or `grpc.listeners`
+    tls:        what it has in place of the general settings with these names (`TLS_OPTIONS`), sorted
     """
 
     protocol: str
@@ -62,6 +83,7 @@ class ClientListener:
     listen: str
     advertised: str
     is_named: bool
+    tls: tuple[tuple[str, str], ...] = ()
 
     @property
     def setting(self) -> str:
@@ -79,7 +101,9 @@ class ClientListener:
         """Return it as an item of `kafka.listeners`, with other addresses (without a scheme) where they are given."""
         told = self.advertised if advertised is None else str(advertised)
         where = self.listen if listen is None else with_scheme_of(self.listen, listen)
-        return f"{self.name}={where}{_ADVERTISED + told if told else ''}"
+        given = [("advertised", told), *((name, quote(value, safe="/:")) for name, value in self.tls)]
+        options = "&".join(f"{name}={value}" for name, value in given if value)
+        return f"{self.name}={where}{'?' + options if options else ''}"
 
 
 def is_item(text: str) -> bool:
@@ -115,15 +139,43 @@ def _parse_item(setting: str, protocol: str, text: str) -> ClientListener:
     address, _, query = text.partition("?")
     name, equals, listen = address.partition("=")
     name, listen = name.strip(), listen.strip()
-    shown = f"{setting} has the item {text[:_SHOWN]!r}"
+    shown, example = f"{setting} has the item {text[:_SHOWN]!r}", _DEFAULT_LISTEN[protocol]
+    foreign = _KAFKAS_NAME.fullmatch(address.strip())
+    if foreign is not None:
+        raise ConfigError(
+            f"{shown}: a listener's name ends with =, write {foreign['name'].lower()}={foreign['listen']}"
+        )
     if not equals or not listen:
-        raise ConfigError(f"{shown}, which is not NAME=HOST:PORT, for example internal={_DEFAULT_LISTEN[protocol]}")
+        raise ConfigError(f"{shown}, which is not NAME=HOST:PORT, for example internal={example}")
+    if name.lower() in _ADVERTISED_SPELLINGS:
+        raise ConfigError(
+            f"{shown}, which looks like an option: what clients are told stands behind the address of its listener, "
+            f"external={example}{_ADVERTISED}{listen}"
+        )
     if _NAME.fullmatch(name) is None:
-        raise ConfigError(f"{shown}, whose name is not {_NAME_RULE}: choose another name")
-    option, _, advertised = query.partition("=")
-    if "?" in text and (option != "advertised" or not advertised.strip()):
-        raise ConfigError(f"{shown}: behind the address there may be {_ADVERTISED}HOST:PORT, and nothing else")
-    return ClientListener(protocol, name.lower(), listen, advertised.strip(), is_named=True)
+        raise ConfigError(
+            f"{shown}, whose name is not {_NAME_RULE}: choose another name, for example internal={listen}"
+        )
+    advertised, tls = _options(shown, f"{name}={listen}", query) if "?" in text else ("", ())
+    return ClientListener(protocol, name.lower(), listen, advertised, is_named=True, tls=tls)
+
+
+def _options(shown: str, address: str, query: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return what stands behind the address of an item: the address to advertise, and settings of TLS."""
+    given: dict[str, str] = {}
+    for part in query.split("&"):
+        option, _, value = (each.strip() for each in part.partition("="))
+        if option in given:
+            raise ConfigError(f"{shown}: {option} stands behind the address twice")
+        if (option != "advertised" and option not in TLS_OPTIONS) or not value:
+            wanted = value if option in _ADVERTISED_SPELLINGS and value else "log1.example.com:9092"
+            raise ConfigError(
+                f"{shown}: behind the address there may be {_ADVERTISED}HOST:PORT, and {', '.join(TLS_OPTIONS)} with & "
+                f"between them, and nothing else. Write {address}{_ADVERTISED}{wanted}"
+            )
+        given[option] = unquote(value) if option in TLS_OPTIONS else value
+    advertised = given.pop("advertised", "")
+    return advertised, tuple(sorted(given.items()))
 
 
 def listeners_of(config: ListenerSettings, protocol: str) -> tuple[ClientListener, ...]:

@@ -71,7 +71,9 @@ class OwnSettings(PartConfig):
     kafka_listeners: tuple[str, ...] = setting(
         (),
         "Several listeners for the Kafka protocol in place of kafka.listen, as NAME=ADDRESS or "
-        "NAME=ADDRESS?advertised=HOST:PORT with commas between them. Clients are told the addresses of the listeners "
+        "NAME=ADDRESS?advertised=HOST:PORT with commas between them. One may have ssl.certificate.location, "
+        "ssl.key.location, ssl.ca.location and ssl.client.auth of its own behind the question mark, with & between "
+        "them (%2C for a comma in a path). Clients are told the addresses of the listeners "
         "of all nodes that have the name of the one they came by. The node's main one is the first.",
     )
     grpc_listen: str = setting(

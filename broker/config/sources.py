@@ -30,6 +30,7 @@ from semel.broker.config.permissions import check_permissions
 from semel.broker.config.sasl import check_sasl
 from semel.broker.config.tls import check_tls, names_by_certificates
 from semel.broker.config.unsupported import INSTEAD
+from semel.broker.config.wrong_addresses import why_wrong
 from semel.protocol.schemes import SASL_PREFIX, TLS_PREFIX, asks_for_password, scheme_of, speaks_tls, without_scheme
 from semel.runtime.setting import ConfigError, Setting, Value, did_you_mean
 
@@ -173,12 +174,13 @@ def check_config(config: NodeConfig) -> None:
         raise ConfigError("data.dir is empty: name the directory in which the node keeps its data")
     if not config.log_cleanup_policy:
         raise ConfigError("log.cleanup.policy is empty: use delete, compact, or both")
-    clients = {each.setting: each.listen for each in client_listeners(config)}
+    listeners = client_listeners(config)
+    clients = {each.setting: each.listen for each in listeners}
     metrics = {"metrics.listen": config.metrics_listen}
-    check_tls(config, {**clients, **metrics, "peer.listen": config.peer_listen})
+    check_tls(config, listeners, {**metrics, "peer.listen": config.peer_listen})
     check_sasl(config, {**clients, **metrics})
     check_delegation(config, list(clients.values()))
-    by_certificates = names_by_certificates(config, clients.values())
+    by_certificates = names_by_certificates(config, listeners)
     check_permissions(config, asks_for_certificates=by_certificates)
 
 
@@ -223,15 +225,17 @@ def advertised_address(listener: ClientListener) -> Address:
         return parse_address(listener.advertised_setting, listener.advertised)
     shown = f"{listener.advertised_setting}{listener.advertised}"
     if scheme_of(listener.advertised):
-        raise ConfigError(f"{shown}: an advertised address has no scheme, write HOST:PORT")
+        raise ConfigError(
+            f"{shown}: an advertised address has no scheme, write ?advertised={without_scheme(listener.advertised)}"
+        )
     return _host_and_port(shown, listener.advertised)
 
 
 def _host_and_port(shown: str, text: str) -> Address:
     """Return host and port of an address, which messages call `shown`."""
     found = _ADDRESS.fullmatch(without_scheme(text))
-    if found is None or int(found["port"]) > 65_535:
-        raise ConfigError(f"{shown} is not HOST:PORT with a port of 0 to 65535, for example 127.0.0.1:9092")
+    if found is None or int(found["port"]) > 65_535 or not _NO_HOST.isdisjoint(found["host"] or ""):
+        raise ConfigError(f"{shown} is not HOST:PORT: {why_wrong(text)}")
     return Address(found["bracketed"] or found["host"], int(found["port"]))
 
 
@@ -282,6 +286,11 @@ def find_setting(name: str, settings: Mapping[str, Setting] = SETTINGS) -> Setti
 
 def unknown_setting(name: str, settings: Mapping[str, Setting]) -> ConfigError:
     """Return the error that says what there is in place of `name`: of a setting of Kafka's, or of a misspelt one."""
+    if name.startswith(_OF_A_LISTENER):
+        return ConfigError(
+            f"there is no setting {name[:200]}, unlike in Kafka: what is of one listener stands behind its address in "
+            "kafka.listeners, as external=tls://0.0.0.0:9093?ssl.certificate.location=FILE&ssl.key.location=FILE"
+        )
     if name in INSTEAD:
         return ConfigError(f"there is no setting {name}, unlike in Kafka: {INSTEAD[name]}")
     return ConfigError(f"there is no setting {name[:200]}{did_you_mean(name[:200], settings)}")
@@ -303,6 +312,8 @@ _MAY_ASK_FOR_PASSWORDS: Final = ("kafka.listen", "grpc.listen", "metrics.listen"
 _MAY_BE_EMPTY: Final = frozenset({*_ADDRESSES} - {"kafka.listen", "grpc.listen"})
 
 _CONFIG_VARIABLE: Final = "SEMEL_CONFIG"
+_OF_A_LISTENER: Final = "listener.name."
+_NO_HOST: Final = frozenset("*@,")
 _ADDRESS: Final = re.compile(r"(?:\[(?P<bracketed>[0-9A-Fa-f:.%]+)\]|(?P<host>[^\s:\[\]/]+)):(?P<port>[0-9]{1,5})")
 _OTHER_VARIABLES: Final = frozenset({_CONFIG_VARIABLE, "SEMEL_BOOTSTRAP", "SEMEL_INTERPRETED", "SEMEL_TRACEBACK"})
 _SERVICE_LINKS: Final = re.compile(r"SEMEL(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")

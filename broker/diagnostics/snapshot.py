@@ -42,6 +42,7 @@ from semel.protocol.api.diagnostics import (
     NodeSnapshot,
     OfflinePartition,
     OpenTransaction,
+    OwnedToken,
     SettingFact,
     TopicFacts,
 )
@@ -97,6 +98,8 @@ async def take_snapshot(node: Services, limit: int = 0, producer_ids: Iterable[i
     replication, replication_total = await replication_facts(node, most)
     offline = _offline(node, now_ms)
     leads = leader_counts(node)
+    delegation = None if node.users is None else node.users.delegation
+    ownerless = [] if delegation is None else await delegation.without_user()
     return NodeSnapshot(
         node_id=node.config.node_id,
         now_ms=now_ms,
@@ -130,6 +133,9 @@ async def take_snapshot(node: Services, limit: int = 0, producer_ids: Iterable[i
         throttled_topics=tuple(throttled_topics(node)[:most]),
         moving_total=await moving_partitions(node),
         metadata_away_ms=node.metadata.away_ms,
+        delegation_secret_mark="" if delegation is None else delegation.secret_mark,
+        tokens_without_user=tuple(OwnedToken(each.token_id, each.owner) for each in ownerless[:most]),
+        tokens_without_user_total=len(ownerless),
     )
 
 

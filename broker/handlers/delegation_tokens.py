@@ -70,19 +70,20 @@ async def create_token(
     assert node.users is not None
     config, now_ms = node.config, node.clock.now_ms()
     longest_ms = config.delegation_token_max_lifetime_ms
+    owner_name = parts_of(owner)[1]
     last_ms = now_ms + (min(longest_ms, max_lifetime_ms) if max_lifetime_ms > 0 else longest_ms)
     token = DelegationToken(
         format_topic_id(new_topic_id()),
         owner,
         requester,
         tuple(dict.fromkeys(renewers)),
-        now_ms,
+        # A file may come from a machine whose clock is ahead: the token is his all the same.
+        max(now_ms, node.users.added_ms(owner_name)),
         min(last_ms, now_ms + config.delegation_token_expiry_time_ms),
         last_ms,
-        node.users.has(parts_of(owner)[1]),
+        node.users.has(owner_name),
     )
-
-    owner_name, in_file = parts_of(owner)[1], node.users.is_in_file
+    in_file = node.users.is_in_file
 
     def decide(image: MetadataImage) -> list[Change]:
         if token.ends_with_user and not in_file(owner_name) and owner_name not in image.users:

@@ -93,8 +93,12 @@ async def alter_users(node: Services, wanted: Sequence[tuple[str, Alteration | S
             tuple(each for change in accepted.values() for each in change.upserted),
             tuple(each for change in accepted.values() for each in change.removed),
         )
-        tokens = [each for user in _gone(node, image, accepted) for each in removed_with(image, user)]
-        return [changed, *([DelegationTokensChanged(removed=tuple(tokens))] if tokens else [])]
+        ended = [*_gone(node, image, accepted), *_new(image, accepted)]
+        tokens = [each for user in ended for each in removed_with(image, user)]
+        return [
+            *([changed] if changed.upserted or changed.removed else []),
+            *([DelegationTokensChanged(removed=tuple(tokens))] if tokens else []),
+        ]
 
     await read_newest(node)
     if decide(node.metadata.image):
@@ -104,16 +108,22 @@ async def alter_users(node: Services, wanted: Sequence[tuple[str, Alteration | S
     return outcomes
 
 
+def _in_file(node: Services, user: str) -> bool:
+    return node.users is not None and node.users.is_in_file(user)
+
+
 def _gone(node: Services, image: MetadataImage, accepted: Mapping[str, CredentialsChanged]) -> list[str]:
     """Return the users who are none any more after these changes."""
     return [
         user
         for user, change in accepted.items()
-        if change.removed
-        and not change.upserted
-        and len(change.removed) == len(image.users.get(user, ()))
-        and not (node.users is not None and node.users.is_in_file(user))
+        if not change.upserted and len(change.removed) == len(image.users.get(user, ())) and not _in_file(node, user)
     ]
+
+
+def _new(image: MetadataImage, accepted: Mapping[str, CredentialsChanged]) -> list[str]:
+    """Return the users who are added: tokens of their names are of others, whom nodes had in their files."""
+    return [user for user, change in accepted.items() if change.upserted and user not in image.users]
 
 
 def _changed(node: Services, image: MetadataImage, wanted: Alteration | SemelError) -> CredentialsChanged:
@@ -132,7 +142,10 @@ def _changed(node: Services, image: MetadataImage, wanted: Alteration | SemelErr
     if not set(removed) <= set(SCRAM_MECHANISMS):
         raise unknown_mechanism()
     there = [each.mechanism for each in image.users.get(user, ())]
-    if not set(removed) <= set(there) or (wanted.replaces and not wanted.verifiers and not there):
+    has_nothing = wanted.replaces and not wanted.verifiers and not there
+    if has_nothing and not _in_file(node, user) and removed_with(image, user):
+        return CredentialsChanged()  # nothing is left but tokens, of somebody whom a node had in its file
+    if not set(removed) <= set(there) or has_nothing:
         raise FatalError("there is no such password to remove", ErrorCode.RESOURCE_NOT_FOUND)
     for verifier in wanted.verifiers:
         verifier.check_for_cluster()
@@ -152,7 +165,7 @@ def _check_new(node: Services, user: str, verifiers: Sequence[Verifier]) -> None
         check_user_name(user)
     except UsageError as error:
         raise unacceptable(error.message) from None
-    if node.users is not None and node.users.is_in_file(user):
+    if _in_file(node, user):
         raise unacceptable(
             f"the user {user} is in this node's file of users (sasl.users.location), which counts alone: change the "
             "password there (`semel user add --file`), or remove the user from the files of all nodes first"

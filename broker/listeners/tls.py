@@ -15,9 +15,9 @@ from typing import Any, Final, NoReturn
 
 import grpc
 
-from semel.broker.config.listeners import client_listeners
+from semel.broker.config.listeners import ClientListener, client_listeners
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.config.tls import CLIENT_AUTH_REQUIRED
+from semel.broker.config.tls import tls_of
 from semel.protocol.schemes import speaks_tls
 from semel.runtime.regular_files import FileSignature, signature_of
 from semel.runtime.setting import ConfigError
@@ -54,10 +54,13 @@ class _Loaded:
 class Certificates:
     """The certificate that the listeners show, and whose certificates they ask for. From any thread."""
 
-    def __init__(self, config: NodeConfig) -> None:
-        """Raises `ConfigError` where a file can't be read, or holds something else."""
-        self._certificate, self._key = config.ssl_certificate_location, config.ssl_key_location
-        self._authorities = config.ssl_ca_location if config.ssl_client_auth == CLIENT_AUTH_REQUIRED else ""
+    def __init__(self, config: NodeConfig, listener: ClientListener | None = None) -> None:
+        """`listener`: which has settings of its own. Raises `ConfigError` where a file can't be read, or holds
+        something else.
+        """
+        tls = tls_of(config, listener)
+        self._owner, self._certificate, self._key = tls.owner, tls.certificate, tls.key
+        self._authorities = tls.authorities if tls.asks_for_certificates else ""
         self._lock = threading.Lock()
         self._refused: _Signature | None = None
         self._refused_at = 0.0
@@ -112,7 +115,8 @@ class Certificates:
 
     def _files(self) -> list[tuple[str, str]]:
         files = [("ssl.certificate.location", self._certificate), ("ssl.key.location", self._key)]
-        return [*files, ("ssl.ca.location", self._authorities)] if self._authorities else files
+        files += [("ssl.ca.location", self._authorities)] if self._authorities else []
+        return [(f"{self._owner}{name}", path) for name, path in files]
 
     def _signature(self) -> _Signature:
         found = []
@@ -140,7 +144,7 @@ class Certificates:
             context.load_verify_locations(self._authorities)
         except OSError as error:
             raise ConfigError(
-                f"ssl.ca.location = {self._authorities} has no certificates in PEM: {_reason(error)}"
+                f"{self._owner}ssl.ca.location = {self._authorities} has no certificates in PEM: {_reason(error)}"
             ) from None
         context.verify_mode = mode
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC's library does
@@ -152,11 +156,11 @@ class Certificates:
             context.load_cert_chain(self._certificate, self._key, password=self._encrypted)
         except ssl.SSLError as error:
             raise ConfigError(
-                f"ssl.certificate.location = {self._certificate} and ssl.key.location = {self._key} are no certificate "
-                f"with its private key in PEM: {_reason(error)}"
+                f"{self._owner}ssl.certificate.location = {self._certificate} and ssl.key.location = {self._key} are "
+                f"no certificate with its private key in PEM: {_reason(error)}"
             ) from None
         except OSError as error:
-            raise _unreadable("ssl.certificate.location", self._certificate, error) from None
+            raise _unreadable(f"{self._owner}ssl.certificate.location", self._certificate, error) from None
         return context
 
     def _check_key(self, context: ssl.SSLContext) -> None:
@@ -169,15 +173,15 @@ class Certificates:
             shown = b""
         if not any(kind in shown for kind in _KEYS):
             raise ConfigError(
-                f"ssl.certificate.location = {self._certificate} is for a key of a kind that not every client can use: "
-                "take RSA, or an elliptic curve P-256, P-384 or P-521"
+                f"{self._owner}ssl.certificate.location = {self._certificate} is for a key of a kind that not every "
+                "client can use: take RSA, or an elliptic curve P-256, P-384 or P-521"
             )
 
     def _encrypted(self) -> NoReturn:
         """OpenSSL asks for a password: it would wait for somebody to type it otherwise."""
         raise ConfigError(
-            f"ssl.key.location = {self._key} holds an encrypted key. `openssl pkey -in KEY -out PLAIN` writes one that "
-            "is not; let only the node's user read it"
+            f"{self._owner}ssl.key.location = {self._key} holds an encrypted key. `openssl pkey -in KEY -out PLAIN` "
+            "writes one that is not; let only the node's user read it"
         )
 
 
@@ -208,8 +212,13 @@ def _grpc_configuration(loaded: _Loaded) -> Any:
 
 
 def certificates_of(config: NodeConfig) -> Certificates | None:
-    """Return the certificate of a node with a listener that needs one. Raises `ConfigError`."""
-    of_clients = (each.listen for each in client_listeners(config))
+    """Return the certificate of a node with a listener that needs the general one. Raises `ConfigError`."""
+    of_clients = (each.listen for each in client_listeners(config) if not each.tls)
     if any(map(speaks_tls, (*of_clients, config.peer_listen, config.metrics_listen))):
         return Certificates(config)
     return None
+
+
+def own_certificates(config: NodeConfig) -> dict[ClientListener, Certificates]:
+    """Return those of the listeners that have settings of TLS of their own. Raises `ConfigError`."""
+    return {each: Certificates(config, each) for each in client_listeners(config) if each.tls}

@@ -20,13 +20,14 @@ _PARTITIONS_PER_LOOK: Final = 1_000
 class Limit(NamedTuple):
     """A bound by its setting, in the setting's unit.
 
-    used: of a bound for each group, partition or address, what the largest has
+    used: of a bound for each group, partition, address or connection, what the largest has
+    refusals: None where nobody knows of them: gRPC's library refuses by itself
     """
 
     setting: str
     used: int
     max: int
-    refusals: int
+    refusals: int | None
 
 
 def limits_of(node: ObservedNode) -> Iterator[Limit | None]:
@@ -37,6 +38,7 @@ def limits_of(node: ObservedNode) -> Iterator[Limit | None]:
     yield from _of_producers(node)
     yield from _of_fetches(node)
     yield from _of_connections(node)
+    yield from _of_calls(node)
 
 
 def _of_metadata(node: ObservedNode) -> Iterator[Limit]:
@@ -116,3 +118,13 @@ def _of_connections(node: ObservedNode) -> Iterator[Limit]:
     yield Limit("max.connections", acceptor.open, limits.connections_max, refused - of_address)
     yield Limit("kafka.max.connections.per.ip", acceptor.most_of_an_address, limits.per_address_max, of_address)
     yield Limit("queued.max.request.bytes", room.held, room.bytes_max, room.refused_steps)
+
+
+def _of_calls(node: ObservedNode) -> Iterator[Limit]:
+    listeners = node.client_listeners
+    if listeners is None or not listeners.grpc:
+        return
+    calls, streams_max = [each.services.calls for each in listeners.grpc], node.config.grpc_max_concurrent_streams
+    together, most = sum(each.count for each in calls), max(each.most_of_a_connection for each in calls)
+    yield Limit("grpc.max.concurrent.rpcs", together, sum(each.calls_max for each in listeners.grpc), None)
+    yield Limit("grpc.max.concurrent.streams", most, streams_max, None)

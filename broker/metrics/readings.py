@@ -160,7 +160,8 @@ class NodeReader:
                 continue
             used.append((limit.setting, limit.used))
             most.append((limit.setting, limit.max))
-            refusals.append((limit.setting, limit.refusals))
+            if limit.refusals is not None:
+                refusals.append((limit.setting, limit.refusals))
         yield _by("semel.limit.used", used)
         yield _by("semel.limit.max", most)
         yield _by("semel.limit.refusals", refusals)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from semel.broker.acls.rights import Rights
@@ -56,6 +57,8 @@ from semel.runtime.turns import in_turns
 
 _TOPIC: Final = ResourceType.TOPIC
 _GROUP: Final = ResourceType.GROUP
+_OFFSETS_SHOWN: Final = 100
+"""Of one topic, in a line of the audit log."""
 _DENIED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 NOT_FETCHED: Final = FetchedOffset(-1, NO_LEADER_EPOCH, "", _DENIED)
 
@@ -105,7 +108,29 @@ async def leave(node: Services, rights: Rights, request: LeaveGroupRequest) -> L
 
 async def commit_offsets(node: Services, rights: Rights, request: OffsetCommitRequest) -> OffsetCommitResponse:
     """Commit offsets of topics that the caller may read; each of the others gets its error."""
-    return await commit_readable(node, rights, request)
+    if request.generation_id >= 0:  # else the member's id does not count
+        return await commit_readable(node, rights, request)
+    return await _set_offsets(node, rights, request)
+
+
+@done_to_its_end
+async def _set_offsets(node: Services, rights: Rights, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    """Commit offsets for nobody in the group: as operators do, and programs that choose their partitions themselves."""
+    response = await commit_readable(node, rights, request)
+    by_topic: dict[str, list[tuple[int, int]]] = {}
+    async for tp, error in in_turns(response.errors.items()):
+        if error is ErrorCode.NONE:
+            by_topic.setdefault(tp.topic, []).append((tp.partition, request.offsets[tp].offset))
+    if not by_topic:
+        return response
+    # A group that has had members was left by them: an operator moves it. One that never had is of a program alone.
+    has_had_members = bool((await node.groups.describe(DescribeGroupRequest(request.group_id))).protocol_type)
+    tell = partial(node.audit.changed, rights.who, Event.OFFSETS_SET) if has_had_members else None
+    tell = tell or partial(node.audit.set_alone, rights.who)
+    for topic, offsets in by_topic.items():
+        shown = ", ".join(f"{partition}: {offset}" for partition, offset in sorted(offsets)[:_OFFSETS_SHOWN])
+        tell(group=request.group_id, topic=topic, partitions=len(offsets), offsets=shown)
+    return response
 
 
 async def fetch_offsets(node: Services, rights: Rights, request: OffsetFetchRequest) -> OffsetFetchResponse:

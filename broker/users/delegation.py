@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("semel.users")
 
 _SALT_BYTES: Final = 32
+_MARK: Final = b"mark of the secret of delegation tokens"
+"""No token has an id like it, and no salt is made of the like."""
+_MARK_BYTES: Final = 8
 _READING_PAUSE_S: Final = 0.05
 _READING_S: Final = 2.0
 """How long a login waits for what other nodes have changed."""
@@ -64,6 +67,14 @@ class TokenSecret:
         """Return the HMAC (SHA-512) of a token, which is a secret."""
         return hmac.digest(self.__key, token_id.encode(), "sha512")
 
+    def mark(self) -> str:
+        """Return what two nodes with the same secret say, and those with different ones do not.
+
+        It is no secret. It tells nothing of the HMAC of any token; who guesses at the secret could compare with it, as
+        with a token that he has, and the secret is too long for that.
+        """
+        return hmac.digest(self.__key, _MARK, "sha512")[:_MARK_BYTES].hex()
+
     def salt(self, mechanism: str, token_id: str) -> bytes:
         """Return the salt of a token's verifier: each node says the same one."""
         return hmac.digest(self.__key, f"salt {mechanism} {token_id}".encode(), "sha512")[:_SALT_BYTES]
@@ -93,10 +104,12 @@ class Delegated:
 class DelegationTokens:
     """What checks the delegation tokens of one node. On the event loop."""
 
-    def __init__(self, secret: TokenSecret, has_user: Callable[[str], bool], clock: Clock | None = None) -> None:
-        """has_user: whether there is a user of a name now, with a password"""
+    def __init__(self, secret: TokenSecret, had_user: Callable[[str, int], bool], clock: Clock | None = None) -> None:
+        """had_user: whether there is a user of a name now, with a password, who was the same one at a time (in
+        milliseconds since 1970)
+        """
         self._secret = secret
-        self._has_user = has_user
+        self._had_user = had_user
         self._clock = clock or SystemClock()
         self._tokens: Callable[[], Mapping[str, DelegationToken]] = lambda: _NO_TOKENS
         self._verifiers: OrderedDict[tuple[str, str], Verifier] = OrderedDict()
@@ -142,9 +155,25 @@ class DelegationTokens:
         token = self._tokens().get(token_id)
         if token is None or token.is_expired(self._clock.now_ms()):
             return None
-        if token.ends_with_user and not self._has_user(parts_of(token.owner)[1]):
-            return None
-        return token
+        return token if self._has_owner(token) else None
+
+    def _has_owner(self, token: DelegationToken) -> bool:
+        """Return whether the user who a token ends with is there, and no later one of his name."""
+        return not token.ends_with_user or self._had_user(parts_of(token.owner)[1], token.issue_timestamp_ms)
+
+    @property
+    def secret_mark(self) -> str:
+        """What nodes with the same secret have in common, and which is no secret."""
+        return self._secret.mark()
+
+    async def without_user(self) -> list[DelegationToken]:
+        """Return the tokens that would be good now, if their owners were users here."""
+        now_ms = self._clock.now_ms()
+        return [
+            token
+            async for token in in_turns(self._tokens().values())
+            if not token.is_expired(now_ms) and not self._has_owner(token)
+        ]
 
     def left_ms(self, token_id: str) -> int:
         """Return how long a token is good from now on; at least 1, for 0 means for ever."""
@@ -202,14 +231,14 @@ class DelegationTokens:
         return verifier_of_salted(mechanism, ITERATIONS_MIN, salt, salted)
 
 
-def delegation_of(config: DelegationConfig, has_user: Callable[[str], bool]) -> DelegationTokens | None:
+def delegation_of(config: DelegationConfig, had_user: Callable[[str, int], bool]) -> DelegationTokens | None:
     """Return what checks the delegation tokens of a node; None where there are none. Raises `ConfigError`."""
     path = config.delegation_token_secret_file
     if not path:
         return None
     key = read_key(SECRET_FILE, path, _log, "can log in as every owner of a token")
     try:
-        return DelegationTokens(TokenSecret(key), has_user)
+        return DelegationTokens(TokenSecret(key), had_user)
     except ValueError as error:
         raise ConfigError(
             f"{SECRET_FILE} = {path}: {error}. `openssl rand -base64 48` makes one; all nodes need the same"

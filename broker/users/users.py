@@ -26,7 +26,7 @@ from semel.broker.config.sasl import takes_passwords
 from semel.broker.config.tokens import OAUTHBEARER
 from semel.broker.users.decoys import Decoys, Shapes, shapes_of
 from semel.broker.users.delegation import DelegationTokens, delegation_of
-from semel.broker.users.user_file import UserVerifiers, read_users
+from semel.broker.users.user_file import FileUsers, UserVerifiers, read_users
 from semel.protocol.delegation_tokens import DelegationToken
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
 from semel.protocol.schemes import asks_for_password
@@ -94,10 +94,10 @@ class Users:
         self._counting: Future[None] | None = None
         self._in_cluster: Callable[[], UserVerifiers] = lambda: _NOBODY
         self._signature = self._signed() if path else ()
-        self._in_file: UserVerifiers = self._load() if path else _NOBODY
-        self._shapes = shapes_of(self._in_file)
+        self._file = self._load() if path else FileUsers()
+        self._shapes = shapes_of(self._file.verifiers)
         self._shapes_in_cluster: tuple[UserVerifiers, Shapes] = _NOBODY, shapes_of(_NOBODY)
-        if path and not self._in_file:
+        if path and not self._file.verifiers:
             raise ConfigError(
                 f"sasl.users.location = {path} has no users: `semel user add NAME --file {path}` adds one"
             )
@@ -124,16 +124,27 @@ class Users:
     @property
     def has_some(self) -> bool:
         """Whether there are any."""
-        return bool(self._in_file or self._in_cluster())
+        return bool(self._file.verifiers or self._in_cluster())
 
     def has(self, name: str) -> bool:
         """Return whether there is a user of this name, with a password. It begins to read a file that has changed."""
         self._look()
         return bool(self._verifiers(name))
 
+    def had(self, name: str, at_ms: int) -> bool:
+        """Return whether there is a user of this name, who was the same one at that time (milliseconds since 1970).
+
+        Of the cluster's metadata that is all it says: who is removed there takes what he owned with him.
+        """
+        return self.has(name) and self.added_ms(name) <= at_ms
+
+    def added_ms(self, name: str) -> int:
+        """Return when a user was added to the node's file, in milliseconds since 1970; 0 where that is not known."""
+        return self._file.added_ms.get(name, 0)
+
     def is_in_file(self, name: str) -> bool:
         """Return whether a user is one by the node's file, so that what the cluster's metadata has does not count."""
-        return name in self._in_file
+        return name in self._file.verifiers
 
     def verifier(self, name: str, mechanism: str) -> Verifier:
         """Return what proves a user's password; for an unknown user what no password fits, always the same."""
@@ -186,7 +197,7 @@ class Users:
         return hmac.digest(self._remembering, told, "sha256")
 
     def _verifiers(self, name: str) -> Sequence[Verifier]:
-        return self._in_file.get(name) or self._in_cluster().get(name, ())
+        return self._file.verifiers.get(name) or self._in_cluster().get(name, ())
 
     def decoy(self, name: str, mechanism: str | None) -> Verifier:
         """Return what an unknown user gets, which looks like what the users have."""
@@ -233,13 +244,13 @@ class Users:
         """Read the file, in a thread."""
         try:
             found = self._load()
-            if not found:
+            if not found.verifiers:
                 raise ConfigError(f"sasl.users.location = {self._path} has no users: it may be written just now")
-            shapes = shapes_of(found)
+            shapes = shapes_of(found.verifiers)
             with self._lock:
-                before = self._in_file  # it is let go after the lock: to free many takes long
-                self._in_file, self._shapes, self._signature = found, shapes, signature
-            _log.info("the users were read again: there are %d, before %d", len(found), len(before))
+                before = self._file  # it is let go after the lock: to free many takes long
+                self._file, self._shapes, self._signature = found, shapes, signature
+            _log.info("the users were read again: there are %d, before %d", len(found.verifiers), len(before.verifiers))
         except ConfigError as error:
             with self._lock:
                 self._refuse(signature, error)
@@ -258,7 +269,7 @@ class Users:
         except OSError as error:
             raise self._unusable(error.strerror or str(error)) from None
 
-    def _load(self) -> UserVerifiers:
+    def _load(self) -> FileUsers:
         try:
             return read_users(self._path)
         except UsageError as error:
@@ -278,7 +289,7 @@ async def users_of(config: NodeConfig) -> Users | None:
         return None
     thread = Threads(1, "semel-users")
     users = await asyncio.get_running_loop().run_in_executor(thread, Users, config.sasl_users_location)
-    users.delegation = delegation_of(config, users.has)
+    users.delegation = delegation_of(config, users.had)
     return users
 
 

@@ -340,6 +340,14 @@ class InternalTopicFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnedToken:
+    """A delegation token, by its id, and whose it is: "User:NAME"."""
+
+    token_id: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSnapshot:
     """One node at `now_ms` by its clock.
 
@@ -352,6 +360,9 @@ class NodeSnapshot:
     throttled_topics: names of topics with replicas whose copying is throttled
     moving_total: how many partitions have replicas that are being moved
     metadata_away_ms: for how long it has not reached the metadata's database, in milliseconds; 0 while it does
+    delegation_secret_mark: the same on nodes with the same secret of delegation tokens, and nothing that helps to find
+        it; empty where it has none, or is of an earlier version
+    tokens_without_user: delegation tokens whose owner is no user there now, by its file or the metadata
     """
 
     node_id: int
@@ -383,6 +394,9 @@ class NodeSnapshot:
     throttled_topics: tuple[str, ...] = ()
     moving_total: int = 0
     metadata_away_ms: int = 0
+    delegation_secret_mark: str = ""
+    tokens_without_user: tuple[OwnedToken, ...] = ()
+    tokens_without_user_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)

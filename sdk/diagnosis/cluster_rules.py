@@ -23,6 +23,7 @@ _UNREADABLE: Final = "unreadable"
 _LEADERLESS_MAX: Final = 20
 """So many partitions without a leader are told one by one."""
 _COMMANDS_MAX: Final = 5
+_SECRET_FILE: Final = "delegation.token.secret.file"  # noqa: S105 (a setting)
 EQUAL_SETTINGS: Final = (
     *("min.insync.replicas", "durability", "default.replication.factor"),
     *("transaction.max.timeout.ms", "transactional.id.expiration.ms", "transaction.two.phase.commit.enable"),
@@ -257,7 +258,9 @@ def agreement_findings(cluster: Cluster, thresholds: Thresholds) -> Iterator[Fin
     if len(cluster.nodes) > 1:
         yield from _versions(cluster)
         yield from _settings(cluster)
+        yield from _delegation_secrets(cluster)
         yield from _clocks(cluster, thresholds)
+    yield from _tokens_without_user(cluster)
     yield from _no_room(cluster)
 
 
@@ -293,6 +296,51 @@ def _settings(cluster: Cluster) -> Iterator[Finding]:
             name,
             f"{name} differs: {_by_value(values)}",
             commands=tuple(serve_command(node, "--set", f"{name}={common}") for node in others),
+        )
+
+
+def _delegation_secrets(cluster: Cluster) -> Iterator[Finding]:
+    """Secrets of delegation tokens that differ, and nodes without one beside others that have one."""
+    by_mark: defaultdict[str, list[int]] = defaultdict(list)
+    for node in sorted(cluster.nodes, key=lambda one: one.node_id):
+        by_mark[node.delegation_secret_mark].append(node.node_id)
+    without = by_mark.pop("", [])
+    if len({node.version for node in cluster.nodes}) > 1:
+        without = []  # nodes of an earlier version tell of none, though they have one
+    if len(by_mark) + bool(without) < 2 or not by_mark:
+        return
+    told = " and ".join(f"one on {_nodes(node_ids, 'and')}" for node_ids in by_mark.values())
+    none = f", none on {_nodes(without, 'and')}" if without else ""
+    yield Finding(
+        KINDS["delegation-secrets-differ"],
+        Severity.WARNING,
+        _SECRET_FILE,
+        f"the nodes do not all have the same secret of delegation tokens: {told}{none}",
+    )
+
+
+def _tokens_without_user(cluster: Cluster) -> Iterator[Finding]:
+    """Delegation tokens whose owners are no users, on all nodes that have tokens or on some: each owner one finding."""
+    serving = [node for node in cluster.nodes if node.delegation_secret_mark]
+    lacking: defaultdict[str, set[int]] = defaultdict(set)
+    token_ids: defaultdict[str, set[str]] = defaultdict(set)
+    for node in serving:
+        for token in node.tokens_without_user:
+            lacking[token.owner].add(node.node_id)
+            token_ids[token.owner].add(token.token_id)
+    is_whole = all(node.tokens_without_user_total == len(node.tokens_without_user) for node in serving)
+    for owner, node_ids in sorted(lacking.items()):
+        owned = tuple(sorted(token_ids[owner]))
+        is_nowhere = len(node_ids) == len(serving)
+        where = "" if is_nowhere else f" on {_nodes(sorted(node_ids), 'and')}"
+        yield Finding(
+            KINDS["token-without-user"],
+            # Others take them: the nodes have different files. A list that was cut does not say so.
+            Severity.INFO if is_nowhere or not is_whole else Severity.WARNING,
+            owner,
+            f"{counted(len(owned), 'delegation token')} of {owner}, who is no user{where}, or not the one who made "
+            f"them: {listed(owned)}",
+            commands=(command("user", "remove", owner.partition(":")[2]),) if is_nowhere else (),
         )
 
 

@@ -372,6 +372,21 @@ _TABLE: Final = (
         "Give all nodes the same value, and restart those that had another, one after the other.",
     ),
     FindingKind(
+        "delegation-secrets-differ", _S.SETTINGS,
+        "A delegation token that one node made is a wrong password to the others, so programs are let in by some nodes "
+        "and refused by others.",
+        "Copy the file that delegation.token.secret.file names from one node to all others, and restart those. Tokens "
+        "that were made with another secret are then good no more.",
+    ),
+    FindingKind(
+        "token-without-user", _S.SETTINGS,
+        "The owner of a delegation token was removed from the nodes' file of users. The token opens nothing. Nor does "
+        "it open anything for a later user of the name, whom `semel user add` writes; it does where somebody writes "
+        "his line by hand, without the time at which he was added.",
+        "Remove the tokens. `semel user remove` does so, also where the cluster has no such user. Where only some "
+        "nodes lack the user: give all nodes the same file.",
+    ),
+    FindingKind(
         "versions-differ", _S.SETTINGS,
         "An older node does not start again, or stops, where a newer one writes something that it does not know.",
         "Finish the upgrade: install the same version on all nodes, and restart them one after the other.",

@@ -14,7 +14,7 @@ from semel.protocol.api.diagnostics import (
     TopicFacts,
 )
 from semel.protocol.ids import TopicPartition
-from semel.protocol.listener_names import DEFAULT_LISTENER, addresses_of
+from semel.protocol.listener_names import DEFAULT_LISTENER, addresses_of, client_auth_of
 from semel.protocol.loopback import serves_anybody
 from semel.protocol.wording import command, duration, size
 from semel.sdk.diagnosis.commands import NEEDS_HELP, fix_commands, serve_command, verify_command
@@ -313,13 +313,13 @@ def setting_findings(cluster: Cluster) -> Iterator[Finding]:
 
 def _exposure(node: NodeSnapshot, values: Mapping[str, str]) -> Iterator[Finding]:
     """Listeners beyond the loopback serve anybody, unless they ask for certificates (S6)."""
-    asks = values.get("ssl.client.auth") == "required"
-    exposed = [
-        f"{name} is {address}"
-        for protocol in ("kafka", "grpc")
-        for name, address in _listeners(protocol, values)
-        if serves_anybody(address, asks_for_certificates=asks)
-    ]
+    exposed = []
+    for protocol in ("kafka", "grpc"):
+        own = client_auth_of(values.get(f"{protocol}.listeners", ""))
+        for name, address in _listeners(protocol, values):
+            auth = own.get(name.partition(": ")[2], values.get("ssl.client.auth"))
+            if serves_anybody(address, asks_for_certificates=auth == "required"):
+                exposed.append(f"{name} is {address}")
     if exposed:
         yield Finding(
             KINDS["anonymous-access"],

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from semel.protocol.errors import SemelError
+from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.runtime.clock import Clock
 from semel.runtime.kafka_client.channel import Channel
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError, Dial, connect, dial_tcp
 from semel.sdk.transport.in_process import NodeGoneError, NodeLink
+from semel.sdk.transport.login import AuthenticationFailedError
 from semel.sdk.transport.options import ClientOptions
 from semel.sdk.transport.outage import GAP_S, WARN_EVERY_S
 from semel.sdk.transport.security import Access
@@ -69,6 +70,8 @@ class Connections:
         self._renewals: set[asyncio.Task[None]] = set()
         self._failing: dict[int, tuple[float, float, float]] = {}
         """Since when a node takes no connection, when it was tried last, and when to warn of it."""
+        self._refusing: dict[int, tuple[float, float]] = {}
+        """Since when a node does not take the user, and when it was asked last."""
 
     def opened(self, node_id: int) -> Connection | None:
         """Return the open connection to a node, if there is one."""
@@ -81,7 +84,8 @@ class Connections:
     async def get(self, node_id: int) -> Connection:
         """Return an open connection to a node. One attempt, after the pause that earlier failures ask for.
 
-        Raises `ConnectionLostError`.
+        Raises `ConnectionLostError`, and `FatalError` where the node has not taken the user for so long that no try
+        will help.
         """
         channel = self._channels.get(node_id)
         if channel is None:
@@ -117,6 +121,15 @@ class Connections:
             )  # fmt: skip
         self._failing[node_id] = since, now, warn_at
 
+    def _is_believed(self, node_id: int) -> bool:
+        """Return whether a node that does not take the user has said so for long enough. It may hear of him later."""
+        now = self._now()
+        since, asked_at = self._refusing.get(node_id, (now, now))
+        if now - asked_at > GAP_S:
+            since = now
+        self._refusing[node_id] = since, now
+        return now - since >= self._access.patience_s
+
     async def _connect(self, node_id: int) -> Connection:
         host, port = self._resolve(node_id)
         link = None if self._link is None else self._link.to(f"{host}:{port}")
@@ -132,10 +145,18 @@ class Connections:
                 timeout_ms=min(self._options.request_timeout_ms, 10_000),
                 prove=None if link is not None else self._access.prove,
             )
+        except AuthenticationFailedError as error:
+            self._tell_of(node_id, error)
+            if self._is_believed(node_id):
+                message = self._access.explained(error.message)
+                raise FatalError(message, ErrorCode.SASL_AUTHENTICATION_FAILED) from None
+            raise
         except ConnectionLostError as error:
+            self._refusing.pop(node_id, None)
             self._tell_of(node_id, error)
             raise
         self._failing.pop(node_id, None)
+        self._refusing.pop(node_id, None)
         if self._on_silence is not None:
             connection.on_silence = partial(self._on_silence, node_id, connection)
         if connection.proof_lasts_s > 0:

@@ -359,10 +359,10 @@ class Control:
             raise trouble_at(target, Trouble.NOT_GRPC) from None  # another call has found that out (`_drop_channel`)
         except grpc.RpcError as error:
             failure = to_semel_error(error, rpc.name, target, timeout_s)
-            if failure.code is ErrorCode.SASL_AUTHENTICATION_FAILED and self._access.may_be_changing(
-                self.clock.monotonic()
-            ):
-                failure = RetriableError(failure.message, failure.code)
+            if failure.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
+                is_changing = self._access.may_be_changing(self.clock.monotonic())
+                kind = RetriableError if is_changing else FatalError
+                failure = kind(self._access.explained(failure.message), failure.code)
             if isinstance(failure, UnreachableError):
                 failure = await self._explained(target, failure)
                 if self._access.encryption is not None and failure.trouble is Trouble.HANGS_UP:

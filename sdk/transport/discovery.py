@@ -55,7 +55,7 @@ async def find_grpc_address(
             prove=access.prove,
         )
     except AuthenticationFailedError as error:
-        raise FatalError(error.message, ErrorCode.SASL_AUTHENTICATION_FAILED) from None
+        raise FatalError(access.explained(error.message), ErrorCode.SASL_AUTHENTICATION_FAILED) from None
     except ConnectionLostError:
         if encryption is None:
             return None

@@ -96,6 +96,9 @@ _WAIT_S: Final = 5.0
 _ROTATION_S: Final = 30.0
 """How long a password that was right before is tried again: node and client may get another one one after the other."""
 
+_LATE_NODE_S: Final = 5.0
+"""How long a node may be behind others in what it knows of users."""
+
 
 @dataclass(frozen=True, slots=True)
 class Login:
@@ -358,6 +361,34 @@ class Credentials:
         if self._refused_at is None:
             self._refused_at = now
         return now - self._refused_at < _ROTATION_S
+
+    @property
+    def patience_s(self) -> float:
+        """How long a node may refuse data connections before it is believed. What the metadata has of a user who was
+        added a moment ago comes to nodes one after the other, and a file may get another password.
+        """
+        return _ROTATION_S if self._login.location or self._endpoint else _LATE_NODE_S
+
+    def explained(self, why: str) -> str:
+        """Return what the person hears whose user no try will help, with the next step."""
+        login = self._login
+        if login.client_id:
+            return (
+                f"the tokens that {CLIENT_ID} {login.client_id} gets are refused: {why}. Ask who runs the token server"
+            )
+        if login.token_url:
+            return f"the token in {login.location} is refused: {why}. Write one there that has not ended"
+        if login.delegation_location:
+            return (
+                f"the delegation token {self._username} in {login.location} is refused: {why}. It has expired, or was "
+                "taken back: make another one (`semel token create --file FILE`)"
+            )
+        step = (
+            f"write the one that he has now to {login.location} ({PASSWORD_FILE})"
+            if login.location
+            else f"make a new client with the one that he has now ({PASSWORD}, or {PASSWORD_FILE})"
+        )
+        return f"the user {login.username} is refused: {why}. If he has another password, {step}"
 
     async def authenticate(self, connection: Connection, *, encrypted: bool) -> None:
         """Prove who this is on a data connection: a new one, or again with another token (KIP-368).

@@ -371,6 +371,15 @@ class Access:
         if self._credentials is not None:
             self._credentials.was_accepted()
 
+    @property
+    def patience_s(self) -> float:
+        """How long a node may refuse data connections of the user before it is believed."""
+        return 0.0 if self._credentials is None else self._credentials.patience_s
+
+    def explained(self, why: str) -> str:
+        """Return what to say of a refusal that no try will change: of whom, and the next step."""
+        return why if self._credentials is None else self._credentials.explained(why)
+
     def may_be_changing(self, now: float) -> bool:
         """Say of a refusal of the user whether to try again: the password may be changed just now."""
         return self._credentials is not None and self._credentials.may_be_changing(now)

@@ -70,14 +70,16 @@ class DelegationTokenMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock, self.metadata = Clock(), Metadata()
-        self.tokens = DelegationTokens(TokenSecret(b"s" * 32), lambda _: False)
+        self.tokens = DelegationTokens(TokenSecret(b"s" * 32), lambda *_: False)
         self.tokens.know_cluster(lambda: self.metadata.image.delegation_tokens, self.clock)
 
         async def caught_up() -> None:
             pass
 
         config = NodeConfig(delegation_token_expiry_time_ms=EXPIRY_MS, delegation_token_max_lifetime_ms=LONGEST_MS)
-        users = SimpleNamespace(delegation=self.tokens, has=lambda _: False, is_in_file=lambda _: False)
+        users = SimpleNamespace(
+            delegation=self.tokens, has=lambda _: False, added_ms=lambda _: 0, is_in_file=lambda _: False
+        )
         self.node: Any = SimpleNamespace(
             config=config, clock=self.clock, metadata=self.metadata, users=users, caught_up=caught_up
         )

@@ -21,6 +21,7 @@ from opentelemetry import context as trace_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from semel.broker.acls.rights import ALL_RIGHTS, Rights, set_rights
+from semel.broker.listeners.grpc.calls_in_flight import CallsInFlight
 from semel.broker.listeners.grpc.errors import ERROR_METADATA, status_message, status_of
 from semel.broker.listeners.grpc.malformed import Malformed
 from semel.broker.listeners.grpc.wire import WireCount
@@ -67,13 +68,15 @@ def service_handler(
     explain: Explain = lambda _request, error: error,
     rights: RightsOf = lambda _method, _context: ALL_RIGHTS,
     counts: Counts = lambda answer, _context: answer,
+    calls: CallsInFlight | None = None,
 ) -> grpc.GenericRpcHandler[Any, Any]:
     """Return the handler of a service whose method `GetMetadata` is `methods.get_metadata`, and so on for all.
 
     `times`: where it is measured how long calls take. `malformed`: where messages are counted that are none. `explain`:
     adds to refusals of calls what this node knows, such as who has what was asked for. `rights`: of a call's caller.
-    `counts`: what calls, and the beginnings of streams, count for.
+    `counts`: what calls, and the beginnings of streams, count for. `calls`: where those under way are counted.
     """
+    calls = calls or CallsInFlight()
     malformed = malformed or Malformed()
     handlers = {
         method.name: _method_handler(
@@ -85,6 +88,7 @@ def service_handler(
             explain,
             rights,
             counts,
+            calls,
         )
         for method in service.methods
     }
@@ -104,6 +108,7 @@ def _method_handler(
     explain: Explain,
     rights: RightsOf,
     counts: Counts,
+    calls: CallsInFlight,
 ) -> grpc.RpcMethodHandler[Any, Any]:
     request_class, response_class = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
     check = _array_check(method, max_array_length)
@@ -115,10 +120,10 @@ def _method_handler(
     own_rights = partial(rights, f"{method.containing_service.name}/{method.name}")
     assert method.client_streaming == method.server_streaming, "semel.v1 has calls and two-way streams"
     if method.server_streaming:
-        return grpc.stream_stream_rpc_method_handler(_stream(call, read, own_rights), None, serialize)
+        return grpc.stream_stream_rpc_method_handler(_stream(call, read, own_rights, calls), None, serialize)
     if times is not None:
         call = _timed(f"{method.containing_service.full_name}/{method.name}", call, times)
-    return grpc.unary_unary_rpc_method_handler(_unary(call, read, explain, own_rights, counts), None, serialize)
+    return grpc.unary_unary_rpc_method_handler(_unary(call, read, explain, own_rights, counts, calls), None, serialize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +213,12 @@ def _timed(name: str, call: UnaryMethod, times: CallTimes) -> UnaryMethod:
 
 
 def _unary(
-    call: UnaryMethod, read: _Reader, explain: Explain, rights: Callable[[Context], Rights], counts: Counts
+    call: UnaryMethod,
+    read: _Reader,
+    explain: Explain,
+    rights: Callable[[Context], Rights],
+    counts: Counts,
+    calls: CallsInFlight,
 ) -> Any:
     async def answer(data: bytes, context: Context) -> Message:
         request = await read.request_of(data, context)
@@ -220,7 +230,7 @@ def _unary(
         return response
 
     async def handle(data: bytes, context: Context) -> Message:
-        with _callers_trace(context):
+        with calls.one_of(context.peer()), _callers_trace(context):
             try:
                 set_caller(_origin(context))
                 set_rights(rights(context))
@@ -235,13 +245,13 @@ def _unary(
     return handle
 
 
-def _stream(call: StreamMethod, read: _Reader, rights: Callable[[Context], Rights]) -> Any:
+def _stream(call: StreamMethod, read: _Reader, rights: Callable[[Context], Rights], calls: CallsInFlight) -> Any:
     async def handle(requests: AsyncIterator[bytes], context: Context) -> None:
         async def checked() -> AsyncIterator[Message]:
             async for data in requests:
                 yield await read.request_of(data, context)
 
-        with _callers_trace(context):
+        with calls.one_of(context.peer()), _callers_trace(context):
             try:
                 set_rights(rights(context))
                 responses: Any = call(checked(), context)

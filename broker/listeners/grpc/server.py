@@ -86,13 +86,18 @@ class GrpcListener:
         self._names: list[str] = []
         self._all_online: bool | None = None
 
+    @property
+    def calls_max(self) -> int:
+        """How many calls are served at once: its part of what all listeners of gRPC have."""
+        return max(self._node.config.grpc_max_concurrent_rpcs // self._sharing, 1)
+
     def bind(self) -> None:
         """Take the address; nothing is answered yet. Raises `NodeStartError` where it can't be had."""
         config = self._node.config
         server = aio.server(
             interceptors=self._interceptors,
             options=_options(config, self._sharing),
-            maximum_concurrent_rpcs=max(config.grpc_max_concurrent_rpcs // self._sharing, 1),
+            maximum_concurrent_rpcs=self.calls_max,
         )
         names = [reflection.SERVICE_NAME, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
         for name, handler in self.services.handlers().items():

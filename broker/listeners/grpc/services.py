@@ -12,6 +12,7 @@ from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
 from semel.broker.listeners.grpc.acl_service import AclService
 from semel.broker.listeners.grpc.callers import rights_of
+from semel.broker.listeners.grpc.calls_in_flight import CallsInFlight
 from semel.broker.listeners.grpc.cluster_service import ClusterService
 from semel.broker.listeners.grpc.data_service import DataService
 from semel.broker.listeners.grpc.delegation_token_service import DelegationTokenService
@@ -62,6 +63,7 @@ class SemelServices:
         """
         self._listener = listener
         self.malformed = Malformed()
+        self.calls = CallsInFlight()
         self._node = node
         self._times = times
         self.data = DataService(node, produce, fetch)
@@ -94,6 +96,7 @@ class SemelServices:
                 explain=partial(with_whereabouts, node, self._listener),
                 rights=partial(rights_of, node),
                 counts=partial(counted_call, node),
+                calls=self.calls,
             )
             for service, methods in described
         }

@@ -91,6 +91,7 @@ CLUSTER_CASES: dict[str, tuple[Severity, tuple[NodeSnapshot, ...]]] = {
         ),
     ),
     "settings-differ": (Severity.WARNING, three(settings=settings_with(min_insync_replicas="1"))),
+    "delegation-secrets-differ": (Severity.WARNING, three(delegation_secret_mark="ab")),
     "versions-differ": (Severity.WARNING, three(version="0.9")),
     "clocks-apart": (Severity.WARNING, three(now_ms=NOW + 60_000)),
 }

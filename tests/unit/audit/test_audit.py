@@ -7,9 +7,11 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from contextvars import copy_context
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from otlp_receiver import OtlpReceiver
@@ -19,11 +21,21 @@ from semel.broker.acls.rights import ALL_RIGHTS, ANYBODY
 from semel.broker.audit.log import LOGGER, Audit, Event
 from semel.broker.node import Node
 from semel.broker.node_log import JsonFormatter, TextFormatter, configure_logging
-from semel.broker.permitted import configs, topics
+from semel.broker.permitted import configs, groups, topics
 from semel.broker.permitted.metadata import topics_by_name
 from semel.protocol.api.clients import ClientOrigin
+from semel.protocol.api.groups import (
+    GroupProtocol,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    MemberIdentity,
+    OffsetAndMetadata,
+    OffsetCommitRequest,
+    SyncGroupRequest,
+)
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
 from semel.protocol.api.topics import NewTopic
+from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.runtime.caller import set_caller
 from semel.runtime.flood_guard import LINES_MAX as LINES_MAX_OF_GUARD
@@ -194,6 +206,64 @@ def test_S7_a_change_is_told_where_its_caller_is_cancelled_or_gone(
 
     run_with_node(tmp_path, test)
     assert "records.deleted" in of_audit(told)[-1]
+
+
+def outside(group: str, offset: int = 7, **more: Any) -> OffsetCommitRequest:
+    given = {"generation_id": -1, "member_id": "", "group_instance_id": None, **more}
+    return OffsetCommitRequest(
+        group,
+        offsets={TopicPartition("orders", number): OffsetAndMetadata(offset + number) for number in (0, 1)},
+        **given,
+    )
+
+
+def of_offsets(told: pytest.LogCaptureFixture) -> list[str]:
+    return [line for line in of_audit(told) if line.startswith("offsets.")]
+
+
+def test_S7_offsets_that_are_set_from_outside_a_group_are_told(tmp_path: Path, told: pytest.LogCaptureFixture) -> None:
+    async def test(node: Node) -> None:
+        await topics.create_topics(node, ANYBODY, [NewTopic("orders", 2)])
+        member = await joined(node, "g")
+        done = await groups.commit_offsets(node, ANYBODY, outside("g", generation_id=1, member_id=member))
+        assert set(done.errors.values()) == {ErrorCode.NONE}
+        assert of_offsets(told) == [], "of its own member"
+        with suppress(SemelError):
+            await groups.commit_offsets(node, ANYBODY, outside("g"))
+        assert of_offsets(told) == [], "it is refused: the group has a member"
+        await groups.leave(node, ANYBODY, LeaveGroupRequest("g", (MemberIdentity(member),)))
+        for number in range(LINES_MAX + 10):
+            await groups.commit_offsets(node, ANYBODY, outside("alone", number))
+        for number in range(LINES_MAX + 10):
+            name = "a name that does not count" if number % 2 else ""
+            await groups.commit_offsets(node, ANYBODY, outside("g", number, member_id=name))
+
+    run_with_node(tmp_path, test)
+    lines = of_offsets(told)
+    who = "principal='somebody (there is no authorizer)'"
+    assert f"offsets.set: {who} group='g' topic='orders' partitions=2 offsets='0: 7, 1: 8'" in lines
+    assert sum("group='g'" in line for line in lines) == LINES_MAX + 10, "each is told, whatever a program does alone"
+    assert sum("group='alone'" in line for line in lines) <= LINES_MAX + 1
+
+
+async def joined(node: Node, group: str) -> str:
+    """Return the id of the one member of a group, in its generation 1."""
+    request = JoinGroupRequest(
+        group_id=group,
+        member_id="",
+        group_instance_id=None,
+        client_id="c",
+        client_host="h",
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        protocol_type="consumer",
+        protocols=(GroupProtocol("range", b""),),
+        new_member_id="m",
+        require_known_member_id=False,
+    )
+    member_id = (await groups.join(node, ANYBODY, request)).member_id
+    await groups.sync(node, ANYBODY, SyncGroupRequest(group, 1, member_id, None, {member_id: b""}))
+    return member_id
 
 
 def test_topics_that_are_made_by_asking_for_them_are_told(tmp_path: Path, told: pytest.LogCaptureFixture) -> None:

@@ -24,18 +24,18 @@ def file(tmp_path: Path) -> str:
 def test_users_are_added_listed_changed_and_removed(file: str, tmp_path: Path) -> None:
     added = user("add", "alice", "--file", file, told="hunter2\n")
     assert (added.exit_code, added.stdout) == (0, "user alice added\n")
-    assert read_users(file)["alice"][1].accepts("hunter2")
+    assert read_users(file).verifiers["alice"][1].accepts("hunter2")
     (tmp_path / "password").write_text("hunter3\r\n")
     changed = user("add", "alice", "--file", file, "--password-file", str(tmp_path / "password"))
     assert changed.stdout == "alice has another password now\n"
-    assert read_users(file)["alice"][0].accepts("hunter3")
+    assert read_users(file).verifiers["alice"][0].accepts("hunter3")
     user("add", "bob", "--file", file, told="hunter4\r\n")
-    assert read_users(file)["bob"][0].accepts("hunter4")
+    assert read_users(file).verifiers["bob"][0].accepts("hunter4")
     assert "alice  SCRAM-SHA-256, SCRAM-SHA-512" in user("list", "--file", file).stdout
     listed = json.loads(user("list", "--file", file, "--json").stdout)
     assert listed[1] == {"name": "bob", "mechanisms": ["SCRAM-SHA-256", "SCRAM-SHA-512"]}
     assert user("remove", "bob", "--file", file).stdout == "user bob removed\n"
-    assert list(read_users(file)) == ["alice"]
+    assert list(read_users(file).verifiers) == ["alice"]
     assert "hunter" not in Path(file).read_text()
 
 
@@ -58,4 +58,4 @@ def test_what_can_not_be_done_is_said(file: str, tmp_path: Path) -> None:
     ):
         result = user(*arguments, told=told)
         assert (result.exit_code, said in result.stderr) == (code, True), (arguments, result.stderr)
-    assert list(read_users(file)) == ["alice"]
+    assert list(read_users(file).verifiers) == ["alice"]

@@ -79,7 +79,7 @@ def test_S5_S2_who_is_no_token_is_looked_for_the_same_and_all_share_a_reading(tm
     """How long a login takes says nothing of whether there is a user whose name is like a token's id."""
     name, other = "user-with-22-characters", "x" * 22
     users = Users(str(set_user(tmp_path / "users", name[:22])))
-    users.delegation = DelegationTokens(TokenSecret(b"s" * 32), users.has)
+    users.delegation = DelegationTokens(TokenSecret(b"s" * 32), users.had)
     readings: list[int] = []
 
     async def read_newest() -> None:

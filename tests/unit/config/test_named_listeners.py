@@ -20,7 +20,7 @@ from semel.broker.config.listeners import (
     parse_items,
 )
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.config.sources import check_config, check_ports_differ, load_config
+from semel.broker.config.sources import check_config, check_ports_differ, listen_address, load_config
 from semel.cli.serve import _listeners
 from semel.runtime.setting import ConfigError
 
@@ -66,12 +66,29 @@ def test_names_are_the_same_in_upper_and_lower_case() -> None:
         (["a=h"], "kafka.listeners: a = h is not HOST:PORT"),
         (["a=h:65536"], "kafka.listeners: a = h:65536 is not HOST:PORT"),
         (["a=http://h:1"], "kafka.listeners: a = http://h:1 is not HOST:PORT"),
-        (["a=h:1?advertise=b:1"], r"behind the address there may be \?advertised=HOST:PORT, and nothing else"),
+        (["a=h:1?advertise=b:1"], r"behind the address there may be \?advertised=HOST:PORT, and ssl\.certificate"),
         (["a=h:1?"], r"behind the address there may be \?advertised="),
         (["a=h:1?advertised="], r"behind the address there may be \?advertised="),
         (["a=h:1?advertised=b:0"], "port 0 cannot be advertised; leave"),
         (["a=h:1?advertised=b"], r"kafka\.listeners: a=h:1\?advertised=b is not HOST:PORT"),
-        (["a=h:1?advertised=tls://b:1"], "an advertised address has no scheme"),
+        (["a=h:1?advertised=tls://b:1"], r"an advertised address has no scheme, write \?advertised=b:1"),
+        (["a=h:1?advertise=b:1"], r"Write a=h:1\?advertised=b:1"),
+        (["a=h:1?advertised=b:1&x=2"], r"ssl\.client\.auth with & between them, and nothing else"),
+        (["a=h:1?advertised=b:1&advertised=c:1"], "advertised stands behind the address twice"),
+        (["a=h:1?ssl.client.auth=required"], "has ssl.client.auth, and does not encrypt: write tls:// or"),
+        (
+            ["a=tls://h:1?ssl.certificate.location=x"],
+            "ssl.certificate.location and ssl.key.location belong together",
+        ),
+        (["a=tls://h:1?ssl.client.auth=x"], "a: ssl.client.auth = x: use none or required"),
+        (["a=tls://h:1?ssl.client.auth=required"], "a: ssl.client.auth = required needs ssl.ca.location"),
+        (["a=tls://h:1?ssl.ca.location=x"], "a: ssl.ca.location is used only with ssl.client.auth=required"),
+        (["a=tls://h:1?ssl.client.auth=none"], "a = tls://h:1 needs a certificate: set ssl.certificate.location"),
+        (["a=h:1?proxy=yes"], r"Write a=h:1\?advertised=log1\.example\.com:9092"),
+        (["a=h:1", "advertise=b:1"], r"looks like an option.*external=127\.0\.0\.1:9092\?advertised=b:1"),
+        (["EXTERNAL://h:1"], "a listener's name ends with =, write external=h:1"),
+        (["external:tls://h:1"], "a listener's name ends with =, write external=tls://h:1"),
+        (["a b=h:1"], "choose another name, for example internal=h:1"),
         (["a=h:1?advertised=b:1?advertised=c:1"], "is not HOST:PORT"),
         ([f"n{number}=h:{number}" for number in range(LISTENERS_MAX + 1)], "more than 16 listeners: leave out 'n16"),
         (["a=tls://h:1"], "kafka.listeners: a = tls://h:1 needs a certificate: set ssl.certificate.location"),
@@ -82,6 +99,51 @@ def test_a_wrong_item_is_named_with_the_next_step(items: list[str], told: str) -
         loaded(kafka_listeners=items)
     with pytest.raises(ConfigError, match=told):
         check_config(NodeConfig(kafka_listeners=tuple(items)))
+
+
+OWN = "a=tls://0.0.0.0:1?ssl.certificate.location=x%2C%26&ssl.key.location=/y%25z"
+STRICT = f"{OWN}&ssl.ca.location=ca&ssl.client.auth=required"
+
+
+def test_a_listener_may_have_tls_of_its_own() -> None:
+    (found,) = kafka_listeners(loaded(kafka_listeners=[f"{OWN}&advertised=log1:1"]))
+    assert (dict(found.tls), found.advertised) == (
+        {"ssl.certificate.location": "x,&", "ssl.key.location": "/y%z"},
+        "log1:1",
+    )
+    assert parse_items("kafka.listeners", [found.item()]) == (found,)
+    moved = parse_items("kafka.listeners", [found.item("127.0.0.1:7")])[0]
+    assert (moved.listen, moved.tls) == ("tls://127.0.0.1:7", found.tls)
+
+
+def test_S6_each_listener_is_looked_at_with_its_own_client_auth() -> None:
+    other = "b=tls://0.0.0.0:2?ssl.certificate.location=x&ssl.key.location=y"
+    assert exposed_listeners(loaded(kafka_listeners=[STRICT, other])) == ["kafka.listeners: b=tls://0.0.0.0:2"]
+    strict = {"ssl_client_auth": "required", "ssl_ca_location": "ca"}
+    lax = f"{other}&ssl.client.auth=none"
+    with_general = {"ssl_certificate_location": "x", "ssl_key_location": "y", **strict}
+    config = loaded(kafka_listeners=["a=tls://0.0.0.0:1", lax], **with_general)
+    assert exposed_listeners(config) == ["kafka.listeners: b=tls://0.0.0.0:2"]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"ssl.certificate.location": "x", "ssl.key.location": "y"}, "is used by no listener"),
+        ({"ssl.client.auth": "required", "ssl.ca.location": "ca"}, "protects no listener"),
+        ({"ssl.ca.location": "ca"}, "is used only with ssl.client.auth = required"),
+    ],
+)
+def test_general_settings_that_no_listener_uses_are_refused(values: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        loaded(kafka_listeners=[STRICT], **{name.replace(".", "_"): value for name, value in values.items()})
+
+
+def test_kafkas_settings_of_one_listener_are_explained() -> None:
+    with pytest.raises(
+        ConfigError, match=r"behind its address in kafka\.listeners, as external=tls://0\.0\.0\.0:9093\?"
+    ):
+        loaded(listener_name_external_ssl_keystore_location="x")
 
 
 def test_as_many_as_there_may_be_are_taken() -> None:
@@ -207,3 +269,61 @@ def test_of_several_listeners_each_needs_a_name(given: list[str]) -> None:
 def test_a_log_in_a_program_has_no_listeners_with_names(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a log in a program has one listener"):
         semel.open(tmp_path / "log", settings={"kafka.listeners": TWO})
+
+
+# --- Wrong spellings --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told", "right"),
+    [
+        ("SASL_SSL://h:1", "begins with SASL_SSL://, which is tls+sasl:// here", "tls+sasl://h:1"),
+        ("SSL://h:1", "begins with SSL://, which is tls:// here", "tls://h:1"),
+        ("PLAINTEXT://:1", "begins with PLAINTEXT://, which is nothing here", "0.0.0.0:1"),
+        ("SASL_PLAINTEXT://h:1", "which is sasl:// here", "sasl://h:1"),
+        ("TLS://h:1", "begins with TLS://, which is tls:// here", "tls://h:1"),
+        ("https://h:1", "begins with https://, which is tls:// here", "tls://h:1"),
+        ("OUTSIDE://h:1", "OUTSIDE:// is no scheme here", "h:1"),
+        ("tls://tls://h:1", "it has two schemes", "tls://h:1"),
+        ("tls:h:1", "a scheme ends with ://", "tls://h:1"),
+        ("h", "it has no port", "h:9092"),
+        ("tls://h", "it has no port", "tls://h:9092"),
+        ("h:", "it has no port", "h:9092"),
+        ("[::1]", "it has no port", "[::1]:9092"),
+        ("h:http", "'http' is no port", "h:9092"),
+        ("h:\u00b2", "is no port", "h:9092"),
+        ("h:65536", "65536 is no port: ports are 0 to 65535", "h:9092"),
+        ("9092", "it is a port without a host", "127.0.0.1:9092"),
+        (":9092", "it has no host", "0.0.0.0:9092"),
+        ("*:9092", "* is no host", "0.0.0.0:9092"),
+        ("::1:9092", "an IPv6 address stands in brackets", "[::1]:9092"),
+        ("fe80::1", "an IPv6 address stands in brackets, and a port behind them", "[fe80::1]:9092"),
+        ("me:secret@h:1", "it has a user in it", "127.0.0.1:9092"),
+        ("me@h:1", "it has a user in it", "127.0.0.1:9092"),
+        ("h:1/", "it has a slash behind the scheme", "h:1"),
+        ("h :1", "it has a space in it", "h:1"),
+        ("h:1,b:2", "it has a comma", ""),
+        ("tls://h:1,advertise=b:2", "tls://h:1?advertised=HOST:PORT", ""),
+        ("", "it has no port", "127.0.0.1:9092"),
+    ],
+)
+def test_a_wrong_address_hears_what_is_wrong_and_a_right_one(wrong: str, told: str, right: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_config(NodeConfig(kafka_listen=wrong))
+    message = refused.value.message
+    assert message.startswith(f"kafka.listen = {wrong} is not HOST:PORT: ")
+    assert told in message
+    if right:
+        assert right in [word.rstrip(",.") for word in message.split()], message
+        assert listen_address(ClientListener("kafka", "a", right, "", is_named=False)).port > 0
+
+
+@given(st.text(alphabet="aT:/[]*@,.=?1 {&", max_size=24))
+def test_whatever_is_written_is_taken_or_refused_with_a_reason(text: str) -> None:
+    listener = ClientListener("kafka", "a", text, "", is_named=False)
+    told = ""
+    try:
+        assert 0 <= listen_address(listener).port <= 65_535
+    except ConfigError as error:
+        told = error.message
+    assert not told or 20 < len(told.partition(" is not HOST:PORT: ")[2]) < 1_000

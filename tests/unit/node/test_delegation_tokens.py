@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ import semel.aio
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import check_config
 from semel.broker.handlers import delegation_tokens as handler
+from semel.broker.users.delegation import TokenSecret
 from semel.protocol.delegation_tokens import HMAC_BYTES, NewDelegationToken
 from semel.protocol.errors import ErrorCode, FatalError
 from semel.runtime.kafka_client.connection import Connection
@@ -255,6 +258,61 @@ def test_S6_a_token_goes_with_the_user_who_owns_it(node: LiveNode, tmp_path: Pat
         set_user(tmp_path / "users", "bob", None)
         assert node.run(lambda: closes(connection)), "bob is in the file no more"
         assert proven(node, *login_of(of_bob)) is FAILED
+
+
+def test_S6_a_token_of_a_user_of_the_file_is_none_of_the_next_one_of_his_name(node: LiveNode, tmp_path: Path) -> None:
+    """Also where the node never saw the file without him."""
+    made = made_by(node, "bob")
+    set_user(tmp_path / "users", "bob", "another")
+    assert proven(node, *login_of(made)) is ErrorCode.NONE, "another password leaves it as it is"
+    while node.node.clock.now_ms() <= made.token.issue_timestamp_ms:
+        time.sleep(0.001)
+    set_user(set_user(tmp_path / "users", "bob", None), "bob", PASSWORD)
+    with semel.Admin(at(node.bootstrap, "bob")) as bob:
+        assert proven(node, *login_of(made)) is FAILED, "it was the former bob's"
+        assert proven(node, *login_of(bob.create_delegation_token())) is ErrorCode.NONE
+
+
+def test_S6_a_token_of_a_user_of_the_file_is_none_of_a_user_of_the_cluster(node: LiveNode, tmp_path: Path) -> None:
+    made = made_by(node, "bob")
+    set_user(tmp_path / "users", "bob", None)
+    with semel.Admin(at(node.bootstrap)) as admin:
+        assert proven(node, *login_of(made)) is FAILED
+        admin.set_password("bob", PASSWORD)
+        assert proven(node, *login_of(made)) is FAILED, "it was the former bob's"
+        assert node.node.metadata.image.delegation_tokens == {}
+
+
+def test_tokens_without_a_user_are_told_and_removed(node: LiveNode, tmp_path: Path) -> None:
+    made = made_by(node, "bob")
+    made_by(node)
+    with semel.Admin(at(node.bootstrap)) as admin:
+        assert refused(lambda: admin.remove_user("bob")) is ErrorCode.RESOURCE_NOT_FOUND, "he is in the file"
+        assert not [one for one in admin.diagnose().findings if one.kind.name == "token-without-user"]
+        set_user(tmp_path / "users", "bob", None)
+        assert proven(node, *login_of(made)) is FAILED
+        (found,) = [one for one in admin.diagnose().findings if one.kind.name == "token-without-user"]
+        assert (found.subject, found.commands) == ("User:bob", ("semel user remove bob",))
+        assert made.token.token_id in found.what
+        admin.remove_user("bob")
+        assert [each.owner for each in node.node.metadata.image.delegation_tokens.values()] == [f"User:{ALICE}"]
+        assert refused(lambda: admin.remove_user("bob")) is ErrorCode.RESOURCE_NOT_FOUND
+
+
+def test_a_file_from_a_machine_whose_clock_is_ahead_ends_no_token(node: LiveNode, tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    path.write_text(re.sub("added=[^ \n]*", "added=2100-01-01T00:00:00Z", path.read_text()))
+    made = made_by(node, "bob")
+    assert proven(node, *login_of(made)) is ErrorCode.NONE
+    assert made.token.expiry_timestamp_ms < made.token.issue_timestamp_ms, "it is good for no longer than others"
+
+
+def test_S5_the_mark_of_a_secret_tells_it_from_others_and_nothing_of_a_token() -> None:
+    one, same, other = (TokenSecret(key) for key in (b"s" * 32, b"s" * 32, b"t" * 32))
+    assert one.mark() == same.mark() != other.mark()
+    assert len(one.mark()) == 16
+    label = "mark of the secret of delegation tokens"
+    assert one.mark() not in one.hmac(label[:22]).hex(), "a token's id has 22 characters"
 
 
 def test_S7_a_token_for_somebody_else_takes_a_right(tmp_path: Path) -> None:

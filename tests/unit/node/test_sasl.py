@@ -21,10 +21,12 @@ from user_files import ALICE, PASSWORD, set_user
 import semel
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
 from semel.protocol.v1 import metadata_pb2
+from semel.runtime.clock import ManualClock
 from semel.runtime.kafka_client.connection import Connection, connect, dial_tcp
+from semel.sdk.transport.connection import Connections
 from semel.sdk.transport.login import AuthenticationFailedError, Credentials, Login
-from semel.sdk.transport.options import Bootstrap
-from semel.sdk.transport.security import Security
+from semel.sdk.transport.options import Bootstrap, ClientOptions
+from semel.sdk.transport.security import Access, Security
 
 
 @pytest.fixture
@@ -173,6 +175,80 @@ def test_what_no_retry_can_change_ends_a_producer_and_a_consumer_at_once(
             pytest.raises(FatalError, match=said),
         ):
             consumer.poll(PATIENCE_S)
+
+
+@pytest.mark.parametrize("client", ["producer", "transaction", "consumer"])
+def test_who_has_another_password_now_is_named_in_place_of_a_time_out(
+    node: LiveNode, users: Path, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("semel.sdk.transport.login._LATE_NODE_S", 0.0)
+    bootstrap = at(node.bootstrap)
+    with semel.Admin(bootstrap) as admin:
+        admin.create_topic("t", partitions=1)
+    said = r"the user alice is refused: .*wrong user or password.* make a new client with the one that he has now"
+
+    def gets_another_password() -> None:
+        set_user(users, ALICE, "another")
+        assert node.node.users is not None
+        assert node.node.kafka_listener is not None
+        node.run(node.node.users.settled)
+        node.run(node.node.kafka_listener._watch)
+
+    if client == "consumer":
+        with semel.Consumer(bootstrap, topics=["t"], group="g", offset_reset="earliest") as consumer:
+            consumer.poll(0.1)
+            gets_another_password()
+            with pytest.raises(FatalError, match=said):
+                _poll_on(consumer)
+    elif client == "producer":
+        producer = semel.Producer(bootstrap)
+        producer.send("t", b"1").result(PATIENCE_S)
+        gets_another_password()
+        for _ in range(2):  # and so each time
+            with pytest.raises(FatalError, match=said):
+                producer.send("t", b"2").result(PATIENCE_S)
+        with pytest.raises(FatalError, match=said):
+            producer.close()
+    else:
+        with semel.Producer(bootstrap, transactional_id="t") as producer:
+            with producer.transaction() as txn:
+                txn.send("t", b"1")
+            gets_another_password()
+            with pytest.raises(SemelError, match=said), producer.transaction() as txn:
+                txn.send("t", b"2")
+
+
+def _poll_on(consumer: semel.Consumer) -> None:
+    while True:
+        consumer.poll(PATIENCE_S)
+
+
+def test_a_node_is_believed_once_it_has_refused_the_user_for_a_while(node: LiveNode, users: Path) -> None:
+    """Users of the metadata come to nodes one after the other, and files of passwords are changed later."""
+    clock = ManualClock()
+    address = node.node.kafka_address
+
+    def pool(login: Login) -> Connections:
+        options = ClientOptions((str(address),), retry_backoff_ms=1)
+        return Connections(options, clock, lambda _: tuple(address), access=Access(Security(None, login)))  # type: ignore[arg-type,return-value]
+
+    def refused(connections: Connections, after_s: int) -> type[SemelError]:
+        clock.advance(ms=after_s * 1_000)
+        with pytest.raises(SemelError, match="wrong user or password") as error:
+            node.run(lambda: connections._connect(1))
+        return type(error.value)
+
+    by_hand = pool(Login(ALICE, "wrong"))
+    assert [refused(by_hand, 2) for _ in range(4)] == [*[AuthenticationFailedError] * 3, FatalError]
+    assert refused(by_hand, 60) is AuthenticationFailedError, "nobody knows what was in between"
+    file = users.parent / "password"
+    file.write_text("wrong")
+    in_a_file = pool(Login(ALICE, password_location=str(file)))
+    assert [refused(in_a_file, 20) for _ in range(3)] == [*[AuthenticationFailedError] * 2, FatalError]
+    file.write_text(PASSWORD)
+    node.run(lambda: in_a_file._connect(1))
+    file.write_text("wrong again")
+    assert refused(in_a_file, 20) is AuthenticationFailedError, "it was right meanwhile"
 
 
 def test_a_transactional_producer_outlives_a_change_of_its_password(

@@ -287,6 +287,45 @@ def test_a_renewed_certificate_is_shown_without_a_restart(
     numbers_pass(bootstrap)
 
 
+def test_S6_a_listener_shows_and_asks_for_certificates_of_its_own_also_renewed_ones(
+    tmp_path: Path, authority: Authority
+) -> None:
+    outside = Authority(tmp_path / "outside")
+    general, own = authority.node(), outside.node()
+    item = (
+        f"ext=tls://127.0.0.1:0?ssl.certificate.location={own.certificate}&ssl.key.location={own.key}"
+        f"&ssl.ca.location={outside.ca}&ssl.client.auth=required"
+    )
+    given = {
+        "kafka_listeners": ("int=tls://127.0.0.1:0", item),
+        "grpc_listeners": ("int=tls://127.0.0.1:0", item),
+        "ssl_certificate_location": str(general.certificate),
+        "ssl_key_location": str(general.key),
+    }
+    with LiveNode(tmp_path, **given) as live:
+        listeners = live.node.client_listeners
+        assert listeners is not None
+        pairs = zip(live.node.kafka_addresses, listeners.grpc, strict=True)
+        inside, strict = ((kafka, grpc.address) for kafka, grpc in pairs)
+        shown = outside.tls(outside.client())
+        numbers_pass(at(inside[1], authority.tls()))
+        numbers_pass(at(strict[1], shown))
+        for address in strict:
+            assert "certificate" in refusal(at(address, outside.tls()))
+            assert "certificate" in refusal(at(address, outside.tls(authority.client())))
+        before = _shown(inside[0])
+        outside.node()
+        renewed = outside.node()
+        numbers_pass(at(strict[1], shown))
+        assert _shown(inside[0]) == before
+        context = shown.context()
+        context.check_hostname = False
+        with socket.create_connection(strict[0], PATIENCE_S) as plain, context.wrap_socket(plain) as wrapped:
+            now = wrapped.getpeercert(binary_form=True) or b""
+        first = renewed.certificate.read_text().partition("-----END")[0]
+        assert ssl.PEM_cert_to_DER_cert(f"{first}-----END CERTIFICATE-----") == now
+
+
 def test_S6_a_certificate_that_cant_be_used_leaves_the_old_one_and_is_logged_once(
     node: LiveNode, authority: Authority, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:

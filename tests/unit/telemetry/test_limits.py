@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
+from queue import Queue
 from typing import Any, Final, NamedTuple
 
+import grpc
 import pytest
 from live_node import LiveNode
 from metrics_scrape import Scrape
+from passing_numbers import PATIENCE_S
 
 import semel
 from semel.broker.acls.rights import ALL_RIGHTS
@@ -242,6 +247,10 @@ CASES: Final[dict[str, Case]] = {
 }
 
 
+UNCOUNTED = {"grpc.max.concurrent.rpcs", "grpc.max.concurrent.streams"}
+"""gRPC's library refuses by itself, and nobody knows how often."""
+
+
 @pytest.mark.parametrize("setting", CASES)
 def test_S2_what_a_bound_refuses_is_counted_and_told_by_its_setting(
     setting: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -266,11 +275,44 @@ def test_S2_what_a_bound_refuses_is_counted_and_told_by_its_setting(
 
 def test_every_bound_in_the_metrics_is_tried_and_documented(tmp_path: Path) -> None:
     with LiveNode(tmp_path) as live:
-        known = [limit.setting for limit in live.run(lambda: [*filter(None, limits_of(live.node))])]
-    assert sorted(known) == sorted(CASES)
+        limits = live.run(lambda: [*filter(None, limits_of(live.node))])
+    known = [limit.setting for limit in limits]
+    assert sorted(known) == sorted([*CASES, *UNCOUNTED])
+    assert {limit.setting for limit in limits if limit.refusals is None} == UNCOUNTED
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
     for setting in known:
         assert any(f"`{setting}`" in row for row in rows), f"{setting} is not in {PAGE}"
+
+
+def test_calls_under_way_are_told_in_all_and_of_the_connection_with_the_most(tmp_path: Path) -> None:
+    settings = {"grpc_listeners": ("a=127.0.0.1:0", "b=127.0.0.1:0"), "grpc_max_concurrent_rpcs": 9}
+    with ExitStack() as stack:
+        live = stack.enter_context(LiveNode(tmp_path, metrics_listen="127.0.0.1:0", **settings))
+        assert live.node.client_listeners is not None
+        assert live.node.metrics_address is not None
+        at_metrics = live.node.metrics_address
+
+        def used(name: str) -> float:
+            return Scrape.of(at_metrics).value("semel_limit_used", semel_setting=f"grpc.max.concurrent.{name}")
+
+        def wait_for(rpcs: int, streams: int) -> None:
+            deadline = time.monotonic() + PATIENCE_S
+            while (used("rpcs"), used("streams")) != (rpcs, streams):
+                assert time.monotonic() < deadline, (used("rpcs"), used("streams"))
+                time.sleep(0.02)
+
+        streams = []
+        for listener, count in zip(live.node.client_listeners.grpc, (2, 1), strict=True):
+            channel = stack.enter_context(grpc.insecure_channel(str(listener.address)))
+            method = channel.stream_stream("/semel.v1.DataService/Produce", bytes, bytes)
+            streams += [method(iter(Queue().get, None)) for _ in range(count)]
+        wait_for(3, 2)
+        scrape = Scrape.of(at_metrics)
+        assert scrape.value("semel_limit_max", semel_setting="grpc.max.concurrent.rpcs") == 8, "4 for each listener"
+        assert scrape.values("semel_limit_refusals_total", semel_setting="grpc.max.concurrent.rpcs") == []
+        for stream in streams:
+            stream.cancel()
+        wait_for(0, 0)
 
 
 def test_what_there_is_of_each_kind_is_told(tmp_path: Path) -> None:

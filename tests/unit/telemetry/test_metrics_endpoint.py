@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,6 +155,57 @@ def test_while_all_connections_are_being_answered_metrics_wait_for_later_and_hea
             assert [answer.status for answer in await asyncio.gather(*scrapes)] == [200, 200]
             assert (await asyncio.to_thread(get, server.address, "/metrics")).status == 200
         finally:
+            await server.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one address of the loopback")
+def test_S2_connections_of_one_address_leave_places_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's probe comes from another address than who keeps the port busy."""
+    monkeypatch.setattr(endpoint, "LINGER_S", 600.0)
+
+    def say(address: Address, source: str, path: str) -> bytes:
+        """Ask, and keep the connection. Returns what came first; nothing where it was closed."""
+        connection = socket.create_connection(address, timeout=30, source_address=(source, 0))
+        held.append(connection)
+        try:
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            return connection.recv(12)
+        except OSError:
+            return b""
+
+    held: list[socket.socket] = []
+
+    async def main() -> None:
+        going_on = asyncio.Event()
+
+        async def read() -> list[Reading]:
+            await going_on.wait()
+            return []
+
+        server = endpoint.MetricsEndpoint(
+            Address("127.0.0.1", 0),
+            read=read,
+            healthy=lambda: endpoint.Health(ok=True),
+            ready=lambda: endpoint.Health(ok=True),
+            resource={},
+            connections_max=2,
+        )
+        await server.start()
+        try:
+            scrapes = [
+                asyncio.create_task(asyncio.to_thread(say, server.address, "127.0.0.1", "/metrics")) for _ in range(2)
+            ]
+            await asyncio.to_thread(wait_until, lambda: server.working == 2)
+            assert await asyncio.to_thread(say, server.address, "127.0.0.1", "/metrics") == b"HTTP/1.1 503"
+            assert await asyncio.to_thread(say, server.address, "127.0.0.1", "/healthz") == b"", "half as many more"
+            assert await asyncio.to_thread(say, server.address, "127.0.0.2", "/healthz") == b"HTTP/1.1 200"
+            going_on.set()
+            assert await asyncio.gather(*scrapes) == [b"HTTP/1.1 200"] * 2
+        finally:
+            for connection in held:
+                connection.close()
             await server.stop()
 
     asyncio.run(main())

@@ -17,6 +17,7 @@ from semel.protocol.api.diagnostics import (
     NodeFacts,
     NodeSnapshot,
     OfflinePartition,
+    OwnedToken,
     PartitionReplicas,
     ReplicaFacts,
     ReplicationFacts,
@@ -187,6 +188,32 @@ def test_settings_that_differ_have_the_command_for_the_node_that_is_alone_with_i
     found = findings(three(settings=settings_with(min_insync_replicas="1")))["settings-differ"]
     assert found.what == "min.insync.replicas differs: 1 on node 1, 2 on nodes 2 and 3"
     assert found.commands == ("semel serve --data-dir /var/lib/semel --set min.insync.replicas=2",)
+
+
+def test_secrets_of_delegation_tokens_that_differ_are_found() -> None:
+    alike = [replace(one, delegation_secret_mark="ab") for one in three()]
+    third = alike[2]
+    assert findings(alike) == {}
+    other = replace(third, delegation_secret_mark="cd")
+    found = findings((alike[0], alike[1], other))["delegation-secrets-differ"]
+    assert found.what.endswith("tokens: one on nodes 1 and 2 and one on node 3")
+    none = replace(third, delegation_secret_mark="")
+    found = findings((alike[0], alike[1], none))["delegation-secrets-differ"]
+    assert found.what.endswith("tokens: one on nodes 1 and 2, none on node 3")
+    older = replace(none, version="0.0.1")
+    assert set(findings((alike[0], alike[1], older))) == {"versions-differ"}, "it can't tell of its secret"
+    assert findings([replace(one, delegation_secret_mark="") for one in alike]) == {}
+
+
+def test_tokens_whose_owner_is_a_user_on_other_nodes_are_a_warning_without_a_command() -> None:
+    alike = [replace(one, delegation_secret_mark="ab") for one in three()]
+    lacks = replace(alike[0], tokens_without_user=(OwnedToken("t1", "User:carl"),), tokens_without_user_total=1)
+    found = findings((lacks, *alike[1:]))["token-without-user"]
+    assert (found.severity, found.commands) == (Severity.WARNING, ())
+    assert "1 delegation token of User:carl, who is no user on node 1" in found.what
+    everywhere = [replace(lacks, node_id=one.node_id, leaders=one.leaders) for one in alike]
+    found = findings(everywhere)["token-without-user"]
+    assert (found.severity, found.commands) == (Severity.INFO, ("semel user remove carl",))
 
 
 def tight_topic(*replicas: tuple[int, ...]) -> tuple[TopicFacts, ...]:

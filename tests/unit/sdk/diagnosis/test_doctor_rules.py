@@ -37,6 +37,7 @@ from semel.protocol.api.diagnostics import (
     HeldPartition,
     NodeSnapshot,
     OfflinePartition,
+    OwnedToken,
     Section,
     Severity,
     Thresholds,
@@ -163,10 +164,18 @@ CASES: dict[str, tuple[Severity, NodeSnapshot]] = {
         Severity.INFO,
         node(settings=settings_with(transaction_two_phase_commit_enable="true")),
     ),
+    "token-without-user": (
+        Severity.INFO,
+        node(
+            delegation_secret_mark="ab",
+            tokens_without_user=(OwnedToken("t1", "User:carl"), OwnedToken("t2", "User:carl")),
+            tokens_without_user_total=2,
+        ),
+    ),
     "no-disk-reserve": (Severity.WARNING, node(settings=settings_with(disk_min_free_bytes="0"))),
 }
 """One node's facts in which exactly this is to be found."""
-ABOUT_TOPICS = ("min-insync-impossible", "retention-short")
+ABOUT_TOPICS = ("min-insync-impossible", "retention-short", "token-without-user")
 """What is about no node: several may tell of it."""
 
 
@@ -460,6 +469,15 @@ def test_of_several_listeners_each_is_looked_at() -> None:
     found = the_one(node(settings=settings_with(kafka_listeners=items, kafka_listen="[::]:3")))
     assert found.kind.name == "anonymous-access"
     assert found.what.startswith("kafka.listeners: external is 0.0.0.0:2, and everybody")
+
+
+def test_a_listener_asks_for_certificates_as_it_says_itself() -> None:
+    strict, lax = (f"?advertised=h:1&ssl.client.auth={auth}" for auth in ("required", "none"))
+    items = f"a=tls://0.0.0.0:1{strict},b=tls://0.0.0.0:2,c=tls://0.0.0.0:3{lax}"
+    found = the_one(node(settings=settings_with(kafka_listeners=items)))
+    assert found.what.startswith("kafka.listeners: b is tls://0.0.0.0:2 and kafka.listeners: c is tls://0.0.0.0:3, and")
+    found = the_one(node(settings=settings_with(kafka_listeners=items, ssl_client_auth="required")))
+    assert found.what.startswith("kafka.listeners: c is tls://0.0.0.0:3, and")
 
 
 def test_a_listener_without_a_name_is_the_default_one_and_older_nodes_are_not_judged() -> None:

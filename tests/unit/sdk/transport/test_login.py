@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +212,31 @@ def test_a_refused_password_is_tried_again_for_a_while_where_it_was_right_and_is
     by_hand = Credentials(ME)
     by_hand.was_accepted()
     assert not by_hand.may_be_changing(0.0)
+
+
+@pytest.mark.parametrize(
+    ("login", "said"),
+    [
+        (Login("me", "secret"), r"the user me is refused: why\. .* make a new client with the one"),
+        (Login("me", password_location="/p"), r"the user me is refused: why\. .* write the one that he has now to /p"),
+        (Login("", mechanism="OAUTHBEARER", token_url="file:///t"), r"the token in /t is refused: why\. Write one"),
+        (
+            Login("", delegation_location="/d"),
+            r"the delegation token id1 in /d is refused: why\. .*`semel token create --file FILE`",
+        ),
+    ],
+)
+def test_who_is_refused_hears_the_next_step(login: Login, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text(f"id1:{'A' * 86}==\n" if login.delegation_location else "x\n")
+    real = replace(
+        login,
+        password_location=login.password_location and str(path),
+        token_url=login.token_url and path.as_uri(),
+        delegation_location=login.delegation_location and str(path),
+    )
+    assert re.fullmatch(said + ".*", Credentials(real).explained("why").replace(str(path), login.location))
+    assert "secret" not in Credentials(real).explained("why")
 
 
 # --- Tokens -----------------------------------------------------------------------------------------------------------
