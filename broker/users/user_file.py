@@ -3,8 +3,8 @@
 # comments are lines of their own
 alice SCRAM-SHA-256$10000:... SCRAM-SHA-512$10000:... added=2026-11-28T14:30:00.000Z
 
-Another password leaves `added` as it is: a user who was removed and added again is somebody else, who gets no delegation tokens of
-the one before. A line may lack it.
+Another password leaves `added` as it is: a user who was removed and added again is somebody else, who gets no
+delegation tokens of the one before. A line may lack it.
 """
 
 from __future__ import annotations
