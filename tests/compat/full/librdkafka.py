@@ -86,6 +86,7 @@ class Variant:
     tests:     which of them, as in a shell; all but those of `SECURED` without it
     protocol:  how its clients connect, as Kafka calls it; mechanism: and log in
     settings:  the node's, with underscores for dots
+    is_quick:  whether it can be run in quick mode, in which most of those tests do nothing
     """
 
     name: str
@@ -95,6 +96,7 @@ class Variant:
     protocol: str = "plaintext"
     mechanism: str = ""
     settings: tuple[tuple[str, str], ...] = ()
+    is_quick: bool = True
 
     def has(self, test: str) -> bool:
         if self.tests:
@@ -115,6 +117,7 @@ VARIANTS: Final = (
         protocol="sasl_plaintext",
         mechanism="PLAIN",
         settings=REAUTHENTICATION,
+        is_quick=False,
     ),
     Variant(
         "librdkafka-scram",
@@ -122,6 +125,7 @@ VARIANTS: Final = (
         protocol="sasl_ssl",
         mechanism="SCRAM-SHA-512",
         settings=REAUTHENTICATION,
+        is_quick=False,
     ),
     Variant(
         "librdkafka-oauthbearer",
@@ -129,6 +133,7 @@ VARIANTS: Final = (
         protocol="sasl_ssl",
         mechanism=OAUTHBEARER,
         settings=REAUTHENTICATION,
+        is_quick=False,
     ),
 )
 """As it is; with every producer idempotent; with the consumer protocol of KIP-848; and encrypted, with certificates,
@@ -155,7 +160,7 @@ class LibrdkafkaSuite:
         self._folder = folder
         self._expected = expected
         self._timeout_s = timeout_s
-        self._arguments = ("-p1", "-L", *(() if full else ("-Q",)))
+        self._is_full = full
         self._libraries = f"{checkout / 'src'}:{checkout / 'src-cpp'}"
         self._preloaded = ""
         self._name_of: dict[str, str] = {}
@@ -286,7 +291,8 @@ class LibrdkafkaSuite:
         }
         log = folder / f"{number}{part}-{attempt}.log"
         begun = time.monotonic()
-        code = self._process(variables, log, self._timeout_s, *variant.arguments)
+        quick = () if self._is_full or not variant.is_quick else ("-Q",)
+        code = self._process(variables, log, self._timeout_s, *quick, *variant.arguments)
         seconds = time.monotonic() - begun
         text = COLOURS.sub("", log.read_text(errors="replace"))
         results = [
@@ -313,7 +319,7 @@ class LibrdkafkaSuite:
         environment = {**os.environ, **variables, "LD_LIBRARY_PATH": self._libraries, "LD_PRELOAD": self._preloaded}
         with log.open("w") as out:
             process = subprocess.Popen(
-                ["./test-runner", *self._arguments, *arguments],
+                ["./test-runner", "-p1", "-L", *arguments],
                 cwd=self._tests, env=environment, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
             )  # fmt: skip
             try:

@@ -1,7 +1,7 @@
 """Where librdkafka's tests get tokens: an OAuth 2 server for one run, as their own is.
 
 It gives tokens to a client with an id and a secret, to one that signs a statement about itself (RFC 7523), and to one
-that asks as on a machine of Azure. Its tokens last so short that a test sees some of them end.
+that asks as on a machine of Azure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from token_issuer import Issuer
 
 CLIENT, SECRET = "123", "abc"
 SCOPE: Final = "test"
-LASTS_S: Final = 4
+LASTS_S: Final = 20
+"""librdkafka sees once a second whether four fifths of a token's time are over, and proves again after nine tenths. Of
+a token of less than ten seconds it may show the old one then, which is good for less than the second that a node has to
+have, as Kafka, between two proofs."""
 CREDENTIALS: Final = "client_credentials"
 STATEMENT: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 AZURE: Final[Mapping[str, Sequence[str]]] = {
