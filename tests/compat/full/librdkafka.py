@@ -76,6 +76,8 @@ LOCAL: Final = "Filtered due to negative test flags"
 """What is said of a test that was left out because it needs no broker."""
 
 
+NEVER_QUICK: Final = frozenset({"0126", "0142"})
+"""Tests that do next to nothing in quick mode."""
 SECURED: Final = ("0097_*", "0126_*", "0135_*", "0142_*")
 """Tests that are skipped by a client that neither encrypts nor logs in."""
 OAUTHBEARER: Final = "OAUTHBEARER"
@@ -88,7 +90,6 @@ class Variant:
     tests:     which of them, as in a shell; all but those of `SECURED` without it
     protocol:  how its clients connect, as Kafka calls it; mechanism: and log in
     settings:  the node's, with underscores for dots
-    is_quick:  whether it can be run in quick mode, in which most of those tests do nothing
     """
 
     name: str
@@ -98,7 +99,6 @@ class Variant:
     protocol: str = "plaintext"
     mechanism: str = ""
     settings: tuple[tuple[str, str], ...] = ()
-    is_quick: bool = True
 
     def has(self, test: str) -> bool:
         if self.tests:
@@ -119,7 +119,6 @@ VARIANTS: Final = (
         protocol="sasl_plaintext",
         mechanism="PLAIN",
         settings=REAUTHENTICATION,
-        is_quick=False,
     ),
     Variant(
         "librdkafka-scram",
@@ -127,7 +126,6 @@ VARIANTS: Final = (
         protocol="sasl_ssl",
         mechanism="SCRAM-SHA-512",
         settings=REAUTHENTICATION,
-        is_quick=False,
     ),
     Variant(
         "librdkafka-oauthbearer",
@@ -135,7 +133,6 @@ VARIANTS: Final = (
         protocol="sasl_ssl",
         mechanism=OAUTHBEARER,
         settings=REAUTHENTICATION,
-        is_quick=False,
     ),
 )
 """As it is; with every producer idempotent; with the consumer protocol of KIP-848; and encrypted, with certificates,
@@ -293,7 +290,7 @@ class LibrdkafkaSuite:
         }
         log = folder / f"{number}{part}-{attempt}.log"
         begun = time.monotonic()
-        quick = () if self._is_full or not variant.is_quick else ("-Q",)
+        quick = () if self._is_full or number in NEVER_QUICK else ("-Q",)
         code = self._process(variables, log, self._timeout_s, *quick, *variant.arguments)
         seconds = time.monotonic() - begun
         text = COLOURS.sub("", log.read_text(errors="replace"))
