@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from results import ExpectedList, Outcome, Result
+from secured import PASSWORDS, USER
 from served import Served, serving
 
 NAME: Final = "franz-go"
+VARIANTS: Final[Mapping[str, str]] = {NAME: "plaintext", f"{NAME}-ssl": "ssl"}
+"""The ways to run the suite, and how its clients connect, as Kafka calls it. Its tests of passwords log in always."""
 TESTS: Final = (
     "TestAddRemovePartitions",
     "TestClient_Produce",
@@ -44,6 +47,8 @@ TESTS: Final = (
     "TestPauseIssueOct2023",
     "TestPing",
     "TestPooling",
+    "TestSCRAMAuth",
+    "TestSCRAMAuthBadCredentials",
     "TestTxnEtl",
     "TestUnknownGroupOffsetFetchPinned",
 )
@@ -58,10 +63,20 @@ class FranzGoSuite:
     """Runs the tests against a node of their own."""
 
     def __init__(
-        self, checkout: Path, folder: Path, expected: ExpectedList, timeout_s: float, *, nodes: int, full: bool
+        self,
+        variant: str,
+        checkout: Path,
+        folder: Path,
+        expected: ExpectedList,
+        timeout_s: float,
+        *,
+        nodes: int,
+        full: bool,
     ) -> None:
+        self._variant = variant
+        self._protocol = VARIANTS[variant]
         self._package = checkout / "pkg" / "kgo"
-        self._folder = folder / NAME
+        self._folder = folder / variant
         self._expected = expected
         self._timeout_s = timeout_s
         self._nodes = nodes
@@ -76,7 +91,7 @@ class FranzGoSuite:
 
     def run(self, wanted: Callable[[str], bool], report: Callable[[Result], None]) -> list[Result]:
         """Run the tests whose name, without that of a part, is `wanted`."""
-        chosen = [name for name in TESTS if wanted(name) and self._expected.left_out(NAME, name) is None]
+        chosen = [name for name in TESTS if wanted(name) and self._expected.left_out(self._variant, name) is None]
         if not chosen:
             return []
         with serving(self._folder / "node", self._nodes) as node:
@@ -85,7 +100,7 @@ class FranzGoSuite:
                 result.test.partition("/")[0]
                 for result in results.values()
                 if result.outcome in (Outcome.FAILED, Outcome.TIMED_OUT)
-                and self._expected.find(NAME, result.test) is None
+                and self._expected.find(self._variant, result.test) is None
             }
             if again:
                 results |= {result.test: replace(result, attempts=2) for result in self._go(sorted(again), node, 2)}
@@ -100,16 +115,21 @@ class FranzGoSuite:
         command = ["go", "test", "-json", "-count=1", f"-timeout={timeout_s:.0f}s", f"-run=^({'|'.join(names)})$", "."]
         environment = {
             **os.environ,
-            "KGO_SEEDS": node.bootstrap,
+            "KGO_SEEDS": node.bootstrap_of(self._protocol),
+            **({} if self._protocol == "plaintext" else {"KGO_TEST_TLS": f"ca:{node.security.ca.resolve()}"}),
+            "KGO_TEST_SCRAM_SEEDS": node.bootstrap_of("sasl_plaintext"),
+            "KGO_TEST_SCRAM": f"{USER}:{PASSWORDS[USER]}:256",
             "KGO_TEST_RF": str(min(self._nodes, 3)),
             "KGO_TEST_RECORDS": RECORDS[self._full],
             "KGO_TEST_MAX_TOPIC_PARTS": "4",
         }
         with log.open("w") as out:
             subprocess.run(command, cwd=self._package, env=environment, stdout=out, stderr=out, check=False)
-        results = read_events(log.read_text().splitlines())
+        results = read_events(log.read_text().splitlines(), self._variant)
         seen = {result.test.partition("/")[0] for result in results}
-        missing = [Result(NAME, name, Outcome.FAILED, 0, f"not run: see {log}") for name in names if name not in seen]
+        missing = [
+            Result(self._variant, name, Outcome.FAILED, 0, f"not run: see {log}") for name in names if name not in seen
+        ]
         return results + missing
 
 
@@ -117,7 +137,7 @@ def _went_wrong(ended: Mapping[str, tuple[Outcome, float]], name: str) -> bool:
     return name not in ended or ended[name][0] is Outcome.FAILED
 
 
-def read_events(lines: Iterable[str]) -> list[Result]:
+def read_events(lines: Iterable[str], suite: str = NAME) -> list[Result]:
     """Return what the events of `go test -json` come to: one result for each part, or test without parts.
 
     A part may have a slash in its name, and none has parts itself. A test that failed though none of its parts did
@@ -144,5 +164,5 @@ def read_events(lines: Iterable[str]) -> list[Result]:
         if parts and (outcome is Outcome.PASSED or any(_went_wrong(ended, part) for part in parts)):
             continue
         detail = "" if outcome is Outcome.PASSED else said.get(name, "").strip()
-        results.append(Result(NAME, name, outcome, seconds, detail))
+        results.append(Result(suite, name, outcome, seconds, detail))
     return results

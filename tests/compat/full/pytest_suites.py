@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from kafka_tools import write_tools
 from results import ExpectedList, Outcome, Result
 from served import Served, serving
 
@@ -24,7 +25,7 @@ OVERHEAD_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class PytestSuite:
-    """How one client's suite is run. `{bootstrap}` in a variable stands for all addresses, `{address}` for one."""
+    """How a client's suite runs. In a variable `{bootstrap}` stands for all addresses, `{tools}` for Kafka's tools."""
 
     name: str
     client: str
@@ -47,7 +48,7 @@ KAFKA_PYTHON: Final = PytestSuite(
     "kafka-python",
     ("test/integration",),
     (),
-    {"KAFKA_URI": "kafka://{address}", "KAFKA_VERSION": KAFKA_VERSION, "KAFKA_ROOT": str(HERE)},
+    {"KAFKA_VERSION": KAFKA_VERSION, "KAFKA_ROOT": "{tools}"},
     "kafka/version.py",
     r"__version__ = '(.*)'",
     {"group_min_session_timeout_ms": "1000"},
@@ -104,6 +105,7 @@ class Run:
         self._events = self._folder / "events.jsonl"
         self._results: dict[str, Result] = {}
         self._collected: list[str] = []
+        self._tools = self._folder.resolve() / "kafka"
         self._node: Served
         if not (checkout / suite.paths[0]).exists():
             raise FileNotFoundError(f"{checkout / suite.paths[0]} is missing: give a checkout of {suite.client}")
@@ -111,6 +113,7 @@ class Run:
     def run(self, wanted: Callable[[str], bool], report: Callable[[Result], None]) -> list[Result]:
         """Run the tests whose name is `wanted`. What fails unexpectedly gets a second try."""
         with serving(self._folder / "node", self._nodes, node_id="0", **self._suite.settings) as self._node:
+            write_tools(self._tools, self._node.admin_settings())
             self._collect()
             chosen = {name for name in self._collected if wanted(name)}
             for name in chosen:
@@ -181,7 +184,7 @@ class Run:
     def _pytest(self, plan: Sequence[str], name: str, *arguments: str) -> None:
         """Run pytest once; it is killed when for too long nothing ended."""
         self._events.unlink(missing_ok=True)
-        places = {"bootstrap": self._node.bootstrap, "address": self._node.addresses[0]}
+        places = {"bootstrap": self._node.bootstrap, "tools": str(self._tools)}
         variables = {key: value.format(**places) for key, value in self._suite.variables.items()}
         environment = {
             **os.environ,
@@ -189,7 +192,9 @@ class Run:
             "PYTHONPATH": str(HERE),
             "PYTHONDONTWRITEBYTECODE": "1",
             "SEMEL_CLIENT": self._suite.client,
-            "SEMEL_BOOTSTRAP": self._node.addresses[0],
+            "SEMEL_LISTENERS": json.dumps({name: found[0] for name, found in self._node.listeners.items()}),
+            "SEMEL_CERTIFICATES": str(self._node.security.folder.resolve()),
+            "SEMEL_TOOLS": str(self._tools),
             "SEMEL_PLAN": json.dumps(plan),
             "SEMEL_EVENTS": str(self._events),
         }

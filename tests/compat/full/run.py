@@ -58,12 +58,13 @@ def main(words: Sequence[str] | None = None) -> int:
             for variant in VARIANTS:
                 if variant.name in (options.variant or [variant.name]):
                     results += suite.run(variant, wanted, report)
-        if options.franz_go and franz_go.NAME in (options.variant or [franz_go.NAME]):
-            go_suite = franz_go.FranzGoSuite(
-                options.franz_go, out, expected, options.timeout, nodes=options.nodes, full=options.full
-            )
-            versions[franz_go.NAME] = go_suite.version()
-            results += go_suite.run(wanted, report)
+        for name in franz_go.VARIANTS:
+            if options.franz_go and name in (options.variant or [name]):
+                go_suite = franz_go.FranzGoSuite(
+                    name, options.franz_go, out, expected, options.timeout, nodes=options.nodes, full=options.full
+                )
+                versions[franz_go.NAME] = go_suite.version()
+                results += go_suite.run(wanted, report)
         for pytest_suite in SUITES:
             checkout = getattr(options, pytest_suite.client.replace("-", "_"))
             if checkout and pytest_suite.name in (options.variant or [pytest_suite.name]):
@@ -101,7 +102,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--variant",
         action="append",
-        choices=[*(each.name for each in (*VARIANTS, *SUITES)), franz_go.NAME],
+        choices=[*(each.name for each in (*VARIANTS, *SUITES)), *franz_go.VARIANTS],
         help="which of the ways to run the suites; all without it",
     )
     jars = sorted((ROOT / "build" / "java").glob("[0-9]*.[0-9]*"))

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from secured import LISTENERS, Security
+
 READY: Final = re.compile(r"ready: (?:node \d+ )?kafka (?P<kafka>\S+) grpc (?P<grpc>\S+) data .*\n")
 STOP_TIMEOUT_S: Final = 60
 
@@ -31,13 +33,28 @@ class Served:
     """A node that is ready, or the supervisor of several."""
 
     process: subprocess.Popen[str]
-    addresses: Sequence[str]
-    """HOST:PORT of each node's Kafka listener."""
+    listeners: Mapping[str, Sequence[str]]
+    """By Kafka's name of a way to connect, such as `sasl_ssl`: HOST:PORT of each node."""
+    security: Security
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """HOST:PORT of each node's listener that neither encrypts nor asks who one is."""
+        return self.listeners["plaintext"]
 
     @property
     def bootstrap(self) -> str:
         """The addresses as clients take them, all in one."""
-        return ",".join(self.addresses)
+        return self.bootstrap_of("plaintext")
+
+    def bootstrap_of(self, protocol: str) -> str:
+        """Return the addresses of a way to connect, as clients take them."""
+        return ",".join(self.listeners[protocol])
+
+    def admin_settings(self) -> dict[str, str]:
+        """Return the settings of a client that may do everything, as librdkafka names them."""
+        protocol = "sasl_plaintext"
+        return {"bootstrap.servers": self.bootstrap_of(protocol), **self.security.client_settings(protocol)}
 
     @property
     def alive(self) -> bool:
@@ -57,15 +74,22 @@ def racks(first: int, nodes: int) -> dict[str, str]:
 def serving(folder: Path, nodes: int, **settings: str) -> Iterator[Served]:
     """Run `semel serve` with its data and its log in `folder` (which must not exist), and stop it at the end.
 
+    It is secured as `secured.py` says, and has a listener that asks for nothing.
+
     nodes: with more than one they are a cluster, each in a rack of its own that it serves reads in. Settings are given
     with underscores for dots. Raises `RuntimeError` where a node does not start.
     """
     folder.mkdir(parents=True)
-    values = {**SETTINGS, **{name.replace("_", "."): value for name, value in settings.items()}}
+    security = Security(folder / "security")
+    values = {**SETTINGS, **security.settings(), **{name.replace("_", "."): value for name, value in settings.items()}}
+    if values.get("ssl.client.auth") == "required":
+        values["ssl.ca.location"] = str(security.ca)
     if nodes > 1:
         values |= racks(int(values.get("node.id", 1)), nodes)
     command = [sys.executable, "-P", "-m", "semel.cli", "serve", "--data-dir", str(folder / "data")]
-    command += ["--kafka", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]
+    for name, scheme in LISTENERS.items():
+        command += ["--kafka", f"{name}={scheme}127.0.0.1:0"]
+    command += ["--grpc", "127.0.0.1:0"]
     command += ["--nodes", str(nodes)] if nodes > 1 else []
     command += [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
     log = folder / "node.log"
@@ -74,13 +98,17 @@ def serving(folder: Path, nodes: int, **settings: str) -> Iterator[Served]:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=kept)
         assert process.stdout is not None
         try:
-            addresses = []
+            listeners: dict[str, list[str]] = {name: [] for name in LISTENERS}
             for _ in range(nodes):
                 found = READY.fullmatch(process.stdout.readline())
                 if found is None:
                     raise RuntimeError(f"the node did not start: {log.read_text().strip()}")
-                addresses.append(found["kafka"])
-            yield Served(process, addresses)
+                for item in found["kafka"].split(","):
+                    name, _, address = item.partition("=")
+                    listeners[name].append(address.rpartition("/")[2])
+            served = Served(process, listeners, security)
+            security.add_users(served.bootstrap_of("sasl_plaintext"))
+            yield served
         finally:
             process.terminate()
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -12,15 +13,19 @@ FULL = Path(__file__).resolve().parents[2] / "compat" / "full"
 ROOT = FULL.parents[2]
 
 
-@pytest.fixture(scope="module")
-def made() -> ModuleType:
-    """The module under test, which is a script's neighbour and in no package."""
+def neighbour(name: str) -> ModuleType:
+    """Return a module that is a script's neighbour and in no package."""
     sys.path.insert(0, str(FULL))
     try:
-        import results
+        return importlib.import_module(name)
     finally:
         sys.path.remove(str(FULL))
-    return results
+
+
+@pytest.fixture(scope="module")
+def made() -> ModuleType:
+    """The module under test."""
+    return neighbour("results")
 
 
 def a_list(made: ModuleType, folder: Path, nodes: int = 1) -> object:
@@ -150,12 +155,7 @@ def test_events_of_go_come_to_one_result_for_each_part(made: ModuleType) -> None
         '{"Action":"pass","Test":"TestE","Elapsed":8}',
         '{"Action":"fail","Package":"kgo","Elapsed":9}',
     ]
-    sys.path.insert(0, str(FULL))
-    try:
-        import franz_go
-    finally:
-        sys.path.remove(str(FULL))
-    assert franz_go.read_events(events) == [
+    assert neighbour("franz_go").read_events(events) == [
         made.Result("franz-go", "TestA/one", made.Outcome.PASSED, 1.0),
         made.Result("franz-go", "TestA/two", made.Outcome.FAILED, 2.5, "a_test.go:7: lost a record"),
         made.Result("franz-go", "TestB", made.Outcome.TIMED_OUT, 0.0),
@@ -165,6 +165,28 @@ def test_events_of_go_come_to_one_result_for_each_part(made: ModuleType) -> None
         made.Result("franz-go", "TestD/one", made.Outcome.PASSED, 1.0),
         made.Result("franz-go", "TestE/one", made.Outcome.PASSED, 1.0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[ do_test_a:7: with b ]\n[ do_test_a:7: with b: PASS (0.1s) ]", None),
+        ("[ do_test_a:7 ]\n[ do_test_a:7: SKIP: needs c: d\n ]", "needs c: d"),
+        ("[ do_test_a:7 ]\n[ do_test_a:7: SKIP: needs c ]\n[ do_test_a:7 ]\n[ do_test_a:7: PASS (1s) ]", None),
+        ("[ do_test_ab:7 ]\n[ do_test_ab:7: PASS (0.1s) ]", "not run in this mode"),
+    ],
+)
+def test_a_part_of_librdkafkas_that_does_nothing_is_skipped(text: str, why: str | None) -> None:
+    assert neighbour("librdkafka").why_skipped("do_test_a", text) == why
+
+
+def test_a_way_to_run_librdkafka_has_its_own_tests() -> None:
+    variants = {each.name: each for each in neighbour("librdkafka").VARIANTS}
+    for test in ("0097_ssl_verify", "0126_oauthbearer_oidc", "0135_sasl_credentials", "0142_reauthentication"):
+        assert [name for name, each in variants.items() if each.has(test)], test
+        assert not variants["librdkafka"].has(test)
+    assert variants["librdkafka"].has("0115_producer_auth")
+    assert not variants["librdkafka-ssl"].has("0115_producer_auth")
 
 
 def test_the_documentation_says_what_the_list_says(made: ModuleType) -> None:
