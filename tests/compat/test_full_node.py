@@ -37,7 +37,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def tools(node: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder: Path = neighbour("kafka_tools").write_tools(tmp_path_factory.mktemp("tools"), node.admin_settings())
+    folder: Path = neighbour("suite_tools").write_tools(tmp_path_factory.mktemp("tools"), node.admin_settings())
     return folder / "bin"
 
 

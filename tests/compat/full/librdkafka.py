@@ -16,10 +16,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from kafka_tools import write_tools
 from results import Expectation, ExpectedList, Outcome, Result
 from secured import KEY_PASSWORD, USER
 from served import Served, serving
+from suite_tools import write_tools
 from token_endpoint import TokenEndpoint
 
 BROKER_VERSION: Final = "4.0.0"

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from kafka_tools import write_tools
 from results import ExpectedList, Outcome, Result
 from served import Served, serving
+from suite_tools import write_tools
 
 HERE: Final = Path(__file__).resolve().parent
 KAFKA_VERSION: Final = "4.3.0"
