@@ -8,6 +8,8 @@ No field is a secret (S5), and no text that a client chose can begin a line of i
 from __future__ import annotations
 
 import logging
+import time
+from collections import OrderedDict
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
@@ -21,6 +23,9 @@ NODE: Final = "semel.node.id"
 """Of several in one process, whose line it is."""
 _TEXT_SHOWN: Final = 4_000
 """Longer values are cut, and say so: settings can be long."""
+_SETS_A_MINUTE: Final = 50
+_GROUPS_MAX: Final = 1_000
+"""Of so many groups is known how often their offsets were set."""
 
 Detail: TypeAlias = str | int | float
 
@@ -72,7 +77,9 @@ class Audit:
         self._failed = LimitedLog(self._log)
         self._authenticated = LimitedLog(self._log, level=logging.INFO)
         self._allowed = LimitedLog(self._log, level=logging.INFO)
-        self._set_alone = LimitedLog(self._log, level=logging.INFO)
+        self._set_often = LimitedLog(self._log, level=logging.INFO)
+        self._sets: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        """When the minute of a group began, and how often its offsets were set since."""
 
     def changed(self, who: str, event: Event, /, **details: Detail) -> None:
         """Write that somebody has changed something. Each change is written, however many there are.
@@ -102,12 +109,26 @@ class Audit:
         """Write one of a sample of what somebody may do; at most so many a minute."""
         self._tell(self._allowed, Event.ALLOWED, {"principal": principal, **_origin(), **details})
 
-    def set_alone(self, who: str, **details: Detail) -> None:
-        """Tell of offsets that are set in a group which never had members; at most so many a minute.
-
-        That is how programs commit which choose their partitions themselves: again and again.
+    def offsets_set(self, who: str, group: str, *, had_members: bool, **details: Detail) -> None:
+        """Tell of offsets that are set from outside a group: each, up to so many a minute of one group that has had
+        members, which an operator moves. All others share what is told a minute: programs that choose their partitions
+        themselves commit so, again and again.
         """
-        self._tell(self._set_alone, Event.OFFSETS_SET, {"principal": who, **_origin(), **details})
+        if had_members and self._is_rare(group):
+            self.changed(who, Event.OFFSETS_SET, group=group, **details)
+        else:
+            told = {"principal": who, **_origin(), "group": group, **details}
+            self._tell(self._set_often, Event.OFFSETS_SET, told)
+
+    def _is_rare(self, group: str) -> bool:
+        now = time.monotonic()
+        begun, count = self._sets.pop(group, (now, 0))
+        if now - begun >= 60.0:
+            begun, count = now, 0
+        self._sets[group] = begun, count + 1
+        if len(self._sets) > _GROUPS_MAX:
+            self._sets.popitem(last=False)
+        return count < _SETS_A_MINUTE
 
     def _tell(self, log: LimitedLog, event: Event, details: Mapping[str, Detail]) -> None:
         text, attributes = _described(event, details)
@@ -115,7 +136,7 @@ class Audit:
 
     def close(self) -> None:
         """Say what was left out so far."""
-        limited = (self._refused, self._certificates, self._failed, self._authenticated, self._allowed, self._set_alone)
+        limited = (self._refused, self._certificates, self._failed, self._authenticated, self._allowed, self._set_often)
         for log in limited:
             log.close()
 

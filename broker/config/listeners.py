@@ -174,6 +174,8 @@ def _options(shown: str, address: str, query: str) -> tuple[str, tuple[tuple[str
                 f"between them, and nothing else. Write {address}{_ADVERTISED}{wanted}"
             )
         given[option] = unquote(value) if option in TLS_OPTIONS else value
+        if not given[option].isprintable():
+            raise ConfigError(f"{shown}: {option} has a character that no path or address has")
     advertised = given.pop("advertised", "")
     return advertised, tuple(sorted(given.items()))
 

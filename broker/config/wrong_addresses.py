@@ -29,7 +29,7 @@ _KAFKAS: Final = {
 }
 """What other programs call it, in lower case, and what stands for it here."""
 _FOREIGN: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9_+.-]*)://(?P<rest>.*)", re.DOTALL)
-_SLASHES: Final = re.compile(r"(?P<scheme>tls|sasl|tls\+sasl):/?(?!/)(?P<rest>.+:[0-9]+)")
+_SLASHES: Final = re.compile(r"(?P<scheme>tls|sasl|tls\+sasl)(?::/?(?!/)|//)(?P<rest>.+:[0-9]+)")
 _EXAMPLE: Final = "127.0.0.1:9092"
 _SHOWN: Final = 100
 
@@ -55,6 +55,11 @@ def why_wrong(text: str) -> str:
     slashes = _SLASHES.fullmatch(text)
     if slashes is not None:
         return f"a scheme ends with ://: write {slashes['scheme']}://{_cut(slashes['rest'].lstrip('/'))}"
+    if "?" in rest:
+        return (
+            "options stand behind the address of a listener that has a name: write "
+            f"external={_cut(scheme + rest.partition('?')[0])}?..."
+        )
     host, colon, port = rest.rpartition(":")
     if "@" in rest:
         return f"it has a user in it, and users are in none of the addresses: write {scheme}{_EXAMPLE}"

@@ -14,6 +14,7 @@ from semel.broker.metadata.changes import DELEGATION_TOKENS_VERSION, Change, Del
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.services import Services
 from semel.broker.users.delegation import DelegationTokens
+from semel.broker.users.users import Users
 from semel.protocol.delegation_tokens import (
     RENEWERS_MAX,
     TOKEN_ID_BYTES_MAX,
@@ -34,6 +35,7 @@ TOKENS_OF_OWNER_MAX: Final = 1_000
 OWNERS_ASKED_MAX: Final = 1_000
 """In one request to describe tokens."""
 _RETRY_S: Final = 60.0
+_CLOCKS_APART_MS: Final = 10_000
 
 _Changed: TypeAlias = Callable[[DelegationToken], DelegationToken | None]
 
@@ -69,6 +71,7 @@ async def create_token(
     tokens = tokens_of(node)
     assert node.users is not None
     config, now_ms = node.config, node.clock.now_ms()
+    _check_added(node, parts_of(owner)[1], now_ms)
     longest_ms = config.delegation_token_max_lifetime_ms
     owner_name = parts_of(owner)[1]
     last_ms = now_ms + (min(longest_ms, max_lifetime_ms) if max_lifetime_ms > 0 else longest_ms)
@@ -77,7 +80,7 @@ async def create_token(
         owner,
         requester,
         tuple(dict.fromkeys(renewers)),
-        # A file may come from a machine whose clock is ahead: the token is his all the same.
+        # A file may come from a machine whose clock is a little ahead: the token is his all the same.
         max(now_ms, node.users.added_ms(owner_name)),
         min(last_ms, now_ms + config.delegation_token_expiry_time_ms),
         last_ms,
@@ -197,10 +200,32 @@ def expired_tokens(image: MetadataImage, now_ms: int) -> list[Change]:
     return [DelegationTokensChanged(removed=tuple(expired))] if expired else []
 
 
-def removed_with(image: MetadataImage, user: str) -> tuple[str, ...]:
-    """Return the ids of the tokens that go with a user: he had a password when they were made."""
-    owned = (token for token in image.delegation_tokens.values() if token.ends_with_user)
-    return tuple(token.token_id for token in owned if parts_of(token.owner)[1] == user)
+def removed_with(image: MetadataImage, user: str, users: Users | None = None) -> tuple[str, ...]:
+    """Return the ids of the tokens that go with a user: he had a password when they were made.
+
+    users: those of a node; then only tokens that are not of the user of this name whom it has now
+    """
+    owned = [token for token in image.delegation_tokens.values() if token.ends_with_user]
+    return tuple(
+        token.token_id
+        for token in owned
+        if parts_of(token.owner)[1] == user and (users is None or not users.had(user, token.issue_timestamp_ms))
+    )
+
+
+def _check_added(node: Services, user: str, now_ms: int) -> None:
+    """Refuse a token of a user who is added only later, by this node's clock.
+
+    Who has his name after him would be taken for him, where that one's time is right.
+    """
+    assert node.users is not None
+    ahead_ms = node.users.added_ms(user) - now_ms
+    if ahead_ms > _CLOCKS_APART_MS:
+        raise FatalError(
+            f"the user {user} is added {ahead_ms / 1000:.0f} s from now, by this node's clock: set the clocks of the "
+            "machines, then remove the user from the file and add him again",
+            ErrorCode.INVALID_REQUEST,
+        )
 
 
 async def _change(node: Services, token_id: str, changed: _Changed) -> DelegationToken:

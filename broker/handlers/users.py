@@ -95,6 +95,7 @@ async def alter_users(node: Services, wanted: Sequence[tuple[str, Alteration | S
         )
         ended = [*_gone(node, image, accepted), *_new(image, accepted)]
         tokens = [each for user in ended for each in removed_with(image, user)]
+        tokens += [each for user in accepted if user not in ended for each in _left_over(node, image, user)]
         return [
             *([changed] if changed.upserted or changed.removed else []),
             *([DelegationTokensChanged(removed=tuple(tokens))] if tokens else []),
@@ -110,6 +111,15 @@ async def alter_users(node: Services, wanted: Sequence[tuple[str, Alteration | S
 
 def _in_file(node: Services, user: str) -> bool:
     return node.users is not None and node.users.is_in_file(user)
+
+
+def _left_over(node: Services, image: MetadataImage, user: str) -> tuple[str, ...]:
+    """Return the tokens of somebody who had this name before, and was in a node's file. Those of a user whom the
+    metadata has are all his.
+    """
+    if user in image.users:
+        return ()
+    return removed_with(image, user, node.users if _in_file(node, user) else None)
 
 
 def _gone(node: Services, image: MetadataImage, accepted: Mapping[str, CredentialsChanged]) -> list[str]:
@@ -143,7 +153,7 @@ def _changed(node: Services, image: MetadataImage, wanted: Alteration | SemelErr
         raise unknown_mechanism()
     there = [each.mechanism for each in image.users.get(user, ())]
     has_nothing = wanted.replaces and not wanted.verifiers and not there
-    if has_nothing and not _in_file(node, user) and removed_with(image, user):
+    if has_nothing and _left_over(node, image, user):
         return CredentialsChanged()  # nothing is left but tokens, of somebody whom a node had in its file
     if not set(removed) <= set(there) or has_nothing:
         raise FatalError("there is no such password to remove", ErrorCode.RESOURCE_NOT_FOUND)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from semel.broker.acls.rights import Rights
@@ -125,11 +124,16 @@ async def _set_offsets(node: Services, rights: Rights, request: OffsetCommitRequ
         return response
     # A group that has had members was left by them: an operator moves it. One that never had is of a program alone.
     has_had_members = bool((await node.groups.describe(DescribeGroupRequest(request.group_id))).protocol_type)
-    tell = partial(node.audit.changed, rights.who, Event.OFFSETS_SET) if has_had_members else None
-    tell = tell or partial(node.audit.set_alone, rights.who)
-    for topic, offsets in by_topic.items():
+    async for topic, offsets in in_turns(by_topic.items()):
         shown = ", ".join(f"{partition}: {offset}" for partition, offset in sorted(offsets)[:_OFFSETS_SHOWN])
-        tell(group=request.group_id, topic=topic, partitions=len(offsets), offsets=shown)
+        node.audit.offsets_set(
+            rights.who,
+            request.group_id,
+            had_members=has_had_members,
+            topic=topic,
+            partitions=len(offsets),
+            offsets=shown,
+        )
     return response
 
 

@@ -12,13 +12,13 @@ import hmac
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from semel.broker.config.delegation import SECRET_FILE
+from semel.broker.users.newest import NewestReader
 from semel.protocol.delegation_tokens import HMAC_BYTES, DelegationToken, parts_of, password_of
 from semel.protocol.scram import ITERATIONS_MIN, Verifier, verifier_of_salted
 from semel.runtime.clock import Clock, SystemClock
@@ -36,9 +36,6 @@ _SALT_BYTES: Final = 32
 _MARK: Final = b"mark of the secret of delegation tokens"
 """No token has an id like it, and no salt is made of the like."""
 _MARK_BYTES: Final = 8
-_READING_PAUSE_S: Final = 0.05
-_READING_S: Final = 2.0
-"""How long a login waits for what other nodes have changed."""
 _TOKEN_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 """As nodes make them: no other name is looked for at other nodes."""
 _REMEMBERED_MAX: Final = 10_000
@@ -114,41 +111,25 @@ class DelegationTokens:
         self._tokens: Callable[[], Mapping[str, DelegationToken]] = lambda: _NO_TOKENS
         self._verifiers: OrderedDict[tuple[str, str], Verifier] = OrderedDict()
         self._threads = Threads(1, "semel-delegation")
-        self._read_newest: Callable[[], Awaitable[None]] | None = None
-        self._next_reading: asyncio.Task[None] | None = None
-        """One that has not begun: what was made until now will be in it."""
+        self._others: NewestReader | None = None
 
     def know_cluster(
         self,
         tokens: Callable[[], Mapping[str, DelegationToken]],
         clock: Clock,
-        read_newest: Callable[[], Awaitable[None]] | None = None,
+        others: NewestReader | None = None,
     ) -> None:
         """Serve the tokens of the cluster's metadata: `tokens` returns them as they are now.
 
-        read_newest: reads what other nodes have changed until now; None where there are none
+        others: reads what other nodes have changed until now; None where there are none
         """
-        self._tokens, self._clock, self._read_newest = tokens, clock, read_newest
+        self._tokens, self._clock, self._others = tokens, clock, others
 
     async def find_newest(self, token_id: str) -> DelegationToken | None:
-        """Return a token that is good now, also where another node made it a moment ago.
-
-        Strangers may ask for any name, so readings are rare, and all that come before one begins share it (S2).
-        """
-        if self._read_newest is None or not _TOKEN_ID.fullmatch(token_id):
-            return self.find(token_id)
-        if token_id not in self._tokens():
-            if self._next_reading is None:
-                self._next_reading = asyncio.get_running_loop().create_task(self._read(self._read_newest))
-            await asyncio.shield(self._next_reading)
+        """Return a token that is good now, also where another node made it a moment ago."""
+        if self._others is not None and _TOKEN_ID.fullmatch(token_id) and token_id not in self._tokens():
+            await self._others.newest()
         return self.find(token_id)
-
-    async def _read(self, read_newest: Callable[[], Awaitable[None]]) -> None:
-        await asyncio.sleep(_READING_PAUSE_S)
-        self._next_reading = None
-        with suppress(TimeoutError):  # while the metadata is away, what is known has to do
-            async with asyncio.timeout(_READING_S):
-                await read_newest()
 
     def find(self, token_id: str) -> DelegationToken | None:
         """Return a token that is good now."""

@@ -26,6 +26,7 @@ from semel.broker.config.sasl import takes_passwords
 from semel.broker.config.tokens import OAUTHBEARER
 from semel.broker.users.decoys import Decoys, Shapes, shapes_of
 from semel.broker.users.delegation import DelegationTokens, delegation_of
+from semel.broker.users.newest import NewestReader
 from semel.broker.users.user_file import FileUsers, UserVerifiers, read_users
 from semel.protocol.delegation_tokens import DelegationToken
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
@@ -78,6 +79,7 @@ class Users:
         """`path`: of the file; empty where there is none. Reads it. Raises `ConfigError` where it can't be used."""
         self._path = path
         self.delegation: DelegationTokens | None = None
+        self.others: NewestReader | None = None
         """What checks delegation tokens, which users ask for; None where there are none."""
         self._lock = threading.RLock()
         self._refused: FileSignature = ()
@@ -176,6 +178,17 @@ class Users:
         known = self.knows_password(name, password)
         if known is not None:
             return known
+        before = self._verifiers(name)
+        found = await self._check(name, password)
+        if found is None and self.others is not None:
+            # Another node may have taken the user or the password a moment ago. All who are refused wait for that, so
+            # nobody hears by the time it takes who is a user (S5).
+            await self.others.newest()
+            if self._verifiers(name) != before:
+                found = await self._check(name, password)
+        return found
+
+    async def _check(self, name: str, password: str) -> Verifier | None:
         if self._checks >= _CHECKS_MAX:
             raise RetriableError("too many passwords are being checked: try again", ErrorCode.REQUEST_TIMED_OUT)
         decoy = self.decoy(name, None)
@@ -298,14 +311,14 @@ def follow_cluster(config: NodeConfig, users: Users | None, metadata: MetadataSo
     if users is None:
         return
     users.know_cluster(metadata.image.cluster_id, lambda: metadata.image.users)
+
+    async def read_newest() -> None:
+        with suppress(SemelError):  # what is known stays
+            await metadata.refresh()
+
+    users.others = NewestReader(read_newest) if config.peer_listen else None
     if users.delegation is not None:
-
-        async def read_newest() -> None:
-            with suppress(SemelError):  # what is known stays
-                await metadata.refresh()
-
-        others = read_newest if config.peer_listen else None
-        users.delegation.know_cluster(lambda: metadata.image.delegation_tokens, clock, others)
+        users.delegation.know_cluster(lambda: metadata.image.delegation_tokens, clock, users.others)
     check_somebody(config, users)
 
 

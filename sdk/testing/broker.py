@@ -103,6 +103,7 @@ class Broker:
             raise UsageError("this broker was closed and its data is gone: make another one")
         if self._hosted is not None:
             raise UsageError("the broker runs already: stop() or kill() it before it is started again")
+        is_first = self._data is None
         if self._data is None:
             self._data = self._make_data()
         self._interceptor.revive()
@@ -117,7 +118,12 @@ class Broker:
             stop_grace_ms=STOP_GRACE_MS,
             on_started=self._interceptor.started,
         )
-        hosted.start(START_TIMEOUT_S)
+        try:
+            hosted.start(START_TIMEOUT_S)
+        except BaseException:
+            if is_first:
+                self._drop_data()
+            raise
         self._hosted = hosted
         self._values |= addresses_again(hosted.node)
 

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from semel.broker.config.listeners import PROTOCOLS
 from semel.broker.users.user_file import write_user
@@ -32,16 +33,21 @@ class BrokerUsers:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def prepare(self, values: dict[str, object]) -> None:
-        """Let the listeners in a node's settings ask for passwords, but those that are named. Raises `UsageError`."""
+        """Let the listeners in a node's settings ask for passwords. Raises `UsageError`."""
         if not self._passwords:
             return
         if values.get(_LOCATION):
             raise UsageError(f"{_LOCATION} is a file with users: give that, or users, not both")
         values.setdefault(MECHANISMS, (*SCRAM_MECHANISMS, "PLAIN"))
         for protocol in PROTOCOLS:
+            if values.get(f"{protocol}.listeners"):
+                raise UsageError(
+                    f"users are for a broker with one listener of each protocol: leave {protocol}.listeners out, or "
+                    f"users, and set {_LOCATION} and the listeners yourself"
+                )
             listen = f"{protocol}.listen"
             address = values.get(listen)
-            if isinstance(address, str) and not values.get(f"{protocol}.listeners"):
+            if isinstance(address, str):
                 values[listen] = scheme_for(tls=speaks_tls(address), sasl=True) + without_scheme(address)
 
     def write(self) -> dict[str, object]:
@@ -70,7 +76,7 @@ class BrokerUsers:
         options = {"sasl.username": user, "sasl.password": self._password(user)}
         if _first(mechanisms) != SCRAM_MECHANISMS[0]:  # which is what clients use that are not told
             options["sasl.mechanism"] = _first(mechanisms)
-        return f"{bootstrap}?{'&'.join(f'{name}={_escaped(value)}' for name, value in options.items())}"
+        return f"{bootstrap}?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in options.items())
 
     def kafka_config_of(self, user: str, bootstrap: str, mechanisms: object) -> dict[str, str]:
         """Return the settings for Kafka's clients, by librdkafka's names. Takes and raises as `bootstrap_of`."""
@@ -105,7 +111,3 @@ def _first(mechanisms: object) -> str:
     taken = mechanisms.split(",") if isinstance(mechanisms, str) else mechanisms
     assert isinstance(taken, list | tuple), "the configuration has checked it"
     return str(taken[0]).strip()
-
-
-def _escaped(value: str) -> str:
-    return value.replace("%", "%25").replace("&", "%26")

@@ -96,7 +96,7 @@ _WAIT_S: Final = 5.0
 _ROTATION_S: Final = 30.0
 """How long a password that was right before is tried again: node and client may get another one one after the other."""
 
-_LATE_NODE_S: Final = 5.0
+_LATE_NODE_S: Final = 15.0
 """How long a node may be behind others in what it knows of users."""
 
 

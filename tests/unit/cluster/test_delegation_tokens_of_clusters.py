@@ -18,6 +18,7 @@ from semel.broker.permitted.users import alter_users
 from semel.broker.users.delegation import DelegationTokens, TokenSecret
 from semel.broker.users.exchanges import begin_exchange
 from semel.broker.users.headers import NotProvenError, proven_by
+from semel.broker.users.newest import NewestReader
 from semel.broker.users.users import Users
 from semel.protocol.errors import ErrorCode
 from semel.protocol.scram import Alteration, make_verifier
@@ -85,7 +86,7 @@ def test_S5_S2_who_is_no_token_is_looked_for_the_same_and_all_share_a_reading(tm
     async def read_newest() -> None:
         readings.append(1)
 
-    users.delegation.know_cluster(dict, SystemClock(), read_newest)
+    users.delegation.know_cluster(dict, SystemClock(), NewestReader(read_newest))
 
     async def attempt(user: str) -> None:
         exchange = begin_exchange("SCRAM-SHA-256", users, None)

@@ -6,10 +6,13 @@ import asyncio
 from pathlib import Path
 
 from cluster import cluster
+from user_files import set_user
 
 from semel.broker.acls.rights import ALL_RIGHTS
 from semel.broker.node import Node
 from semel.broker.permitted.users import alter_users
+from semel.broker.users.newest import NewestReader
+from semel.broker.users.users import Users
 from semel.protocol.errors import FatalError
 from semel.protocol.scram import Alteration, make_verifier
 from semel.runtime.kafka_client.connection import Connection, ConnectionLostError, connect, dial_tcp
@@ -57,5 +60,44 @@ def test_S6_nodes_follow_each_others_users_also_after_a_restart(tmp_path: Path) 
             await change(one, None)
             await nodes.until(lambda: not open_one.is_open)
             assert await log_in(again, "another") is None
+
+    asyncio.run(main())
+
+
+def test_a_user_is_known_at_another_node_at_once_by_his_password(tmp_path: Path) -> None:
+    """Over gRPC, and by PLAIN: the node looks at what others have changed before it refuses him."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, 2, **SETTINGS) as nodes:
+            one, two = nodes.nodes[1], nodes.nodes[2]
+            assert two.users is not None
+            for password in ("a", "b"):  # added, and with another password
+                await change(one, password)
+                assert await two.users.check_password("bob", password) is not None
+            assert await two.users.check_password("bob", "a") is None
+            await change(one, None)
+            await nodes.until(lambda: "bob" not in two.metadata.image.users)
+            assert await two.users.check_password("bob", "b") is None
+
+    asyncio.run(main())
+
+
+def test_S5_S2_who_is_refused_waits_the_same_and_shares_a_reading(tmp_path: Path) -> None:
+    users = Users(str(set_user(tmp_path / "users", "bob", "right")))
+    readings: list[int] = []
+
+    async def read_newest() -> None:
+        readings.append(1)
+
+    users.others = NewestReader(read_newest)
+
+    async def main() -> None:
+        assert await users.check_password("bob", "right") is not None
+        assert not readings
+        for name in ("bob", "nobody"):
+            assert await users.check_password(name, "wrong") is None
+        assert len(readings) == 2
+        await asyncio.gather(*(users.check_password(f"stranger{number}", "wrong") for number in range(20)))
+        assert len(readings) < 12
 
     asyncio.run(main())

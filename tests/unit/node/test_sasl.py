@@ -239,7 +239,7 @@ def test_a_node_is_believed_once_it_has_refused_the_user_for_a_while(node: LiveN
         return type(error.value)
 
     by_hand = pool(Login(ALICE, "wrong"))
-    assert [refused(by_hand, 2) for _ in range(4)] == [*[AuthenticationFailedError] * 3, FatalError]
+    assert [refused(by_hand, 6) for _ in range(4)] == [*[AuthenticationFailedError] * 3, FatalError]
     assert refused(by_hand, 60) is AuthenticationFailedError, "nobody knows what was in between"
     file = users.parent / "password"
     file.write_text("wrong")

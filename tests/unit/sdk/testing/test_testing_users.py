@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import semel
 from semel import SemelError, UsageError
 from semel.testing import Broker, Cluster
 
-USERS = {"admin": "the first", "alice": "wonder&land 100%"}
+USERS = {"admin": "the first", "alice": " wonder&land 100% #?+=\u00e9 "}
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
@@ -25,7 +26,7 @@ def test_S6_a_broker_with_users_serves_them_alone() -> None:
     with Broker(users=USERS) as broker:
         broker.create_topic("orders")
         send(broker.bootstrap_of("alice"), "orders", b"apple")
-        for wrong in (broker.bootstrap, broker.bootstrap_of("alice").replace("100%25", "1%25")):
+        for wrong in (broker.bootstrap, broker.bootstrap_of("alice").replace("100", "1")):
             with pytest.raises(SemelError):
                 send(wrong, "orders", b"pear")
         assert [record.value for record in broker.records("orders", at_least=1)] == [b"apple"]
@@ -36,7 +37,7 @@ def test_kafka_clients_connect_as_a_user(mechanisms: object) -> None:
     with Broker(users=USERS, **({"sasl_enabled_mechanisms": mechanisms} if mechanisms else {})) as broker:
         broker.create_topic("orders")
         send(broker.bootstrap_of("admin"), "orders", b"apple")
-        consumer = Consumer({**broker.kafka_config_of("alice"), "group.id": "readers", "auto.offset.reset": "earliest"})
+        consumer = Consumer({**broker.kafka_config_of("admin"), "group.id": "readers", "auto.offset.reset": "earliest"})
         consumer.subscribe(["orders"])
         message = consumer.poll(30)
         consumer.close()
@@ -111,6 +112,22 @@ def test_there_is_one_place_for_users(tmp_path: Path) -> None:
         broker.kafka_config_of("bob")
     with Broker(users=USERS) as broker, pytest.raises(UsageError, match="there are: admin, alice"):
         broker.bootstrap_of("bob")
+
+
+def test_users_and_named_listeners_are_not_mixed() -> None:
+    with pytest.raises(UsageError, match=r"leave kafka.listeners out, or users"):
+        Broker(users=USERS, kafka_listeners=("in=127.0.0.1:0",))
+
+
+def test_a_start_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    missing = str(tmp_path / "missing.pem")
+    broker = Broker(
+        users=USERS, kafka_listen="tls://127.0.0.1:0", ssl_certificate_location=missing, ssl_key_location=missing
+    )
+    with pytest.raises(SemelError):
+        broker.start()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_encrypted_listeners_ask_too() -> None:
