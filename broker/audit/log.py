@@ -7,8 +7,8 @@ No field is a secret (S5), and no text that a client chose can begin a line of i
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from enum import StrEnum
@@ -121,7 +121,7 @@ class Audit:
             self._tell(self._set_often, Event.OFFSETS_SET, told)
 
     def _is_rare(self, group: str) -> bool:
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         begun, count = self._sets.pop(group, (now, 0))
         if now - begun >= 60.0:
             begun, count = now, 0
