@@ -64,7 +64,7 @@ class Waiter(Protocol):
 
 
 class Broker(Peer, Protocol):
-    """A server of one log, which is made anew for each turn."""
+    """A server of one log, which is made again for each turn."""
 
     name: str
     promise: str
@@ -443,7 +443,7 @@ def nats(durability: str) -> Iterator[Broker]:
 def redis(durability: str, *, appendonly: bool = True) -> Iterator[Broker]:
     """Run Redis with its append-only file, synced each second or always, or as it comes. Raises `BrokerMissingError`.
 
-    The file is not written anew while it grows: that would be seen in whatever is measured then.
+    The file is not written again while it grows: that would be seen in whatever is measured then.
     """
     program = installed.redis_server()
     (port,) = free_ports(1)

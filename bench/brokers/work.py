@@ -101,7 +101,7 @@ def append(links: Sequence[Link], *, seconds: float, in_flight: int, most: int) 
 
 @contextmanager
 def new_log(brokers: Sequence[Broker]) -> Iterator[str]:
-    """Give each broker a log of one name, and delete it at the end. Whoever ends the bench does not wait for that."""
+    """Give each broker a log of one name, and delete it at the end. Who ends the bench early does not wait for that."""
     log = f"bench-{next(_logs)}"
     for broker in brokers:
         broker.create(log)

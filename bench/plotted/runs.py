@@ -102,7 +102,7 @@ def read_run(path: Path) -> Run:
 
 
 def _row_of(content: Mapping[str, Any]) -> PlottedRow:
-    """Return a row without whoever has no samples."""
+    """Return a row without brokers that have no samples."""
     samples = {
         str(who): [float(value) for value in values] for who, values in content["samples"].items() if len(values) > 0
     }

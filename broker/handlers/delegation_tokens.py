@@ -14,7 +14,6 @@ from semel.broker.metadata.changes import DELEGATION_TOKENS_VERSION, Change, Del
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.services import Services
 from semel.broker.users.delegation import DelegationTokens
-from semel.broker.users.users import Users
 from semel.protocol.delegation_tokens import (
     RENEWERS_MAX,
     TOKEN_ID_BYTES_MAX,
@@ -71,9 +70,9 @@ async def create_token(
     tokens = tokens_of(node)
     assert node.users is not None
     config, now_ms = node.config, node.clock.now_ms()
-    _check_added(node, parts_of(owner)[1], now_ms)
-    longest_ms = config.delegation_token_max_lifetime_ms
     owner_name = parts_of(owner)[1]
+    _check_added(node, owner_name, now_ms)
+    longest_ms = config.delegation_token_max_lifetime_ms
     last_ms = now_ms + (min(longest_ms, max_lifetime_ms) if max_lifetime_ms > 0 else longest_ms)
     token = DelegationToken(
         format_topic_id(new_topic_id()),
@@ -200,17 +199,13 @@ def expired_tokens(image: MetadataImage, now_ms: int) -> list[Change]:
     return [DelegationTokensChanged(removed=tuple(expired))] if expired else []
 
 
-def removed_with(image: MetadataImage, user: str, users: Users | None = None) -> tuple[str, ...]:
-    """Return the ids of the tokens that go with a user: he had a password when they were made.
-
-    users: those of a node; then only tokens that are not of the user of this name whom it has now
-    """
-    owned = [token for token in image.delegation_tokens.values() if token.ends_with_user]
-    return tuple(
-        token.token_id
-        for token in owned
-        if parts_of(token.owner)[1] == user and (users is None or not users.had(user, token.issue_timestamp_ms))
-    )
+def tokens_by_user(image: MetadataImage) -> dict[str, list[DelegationToken]]:
+    """Return the tokens that go with a user, who had a password when they were made, by his name."""
+    found: dict[str, list[DelegationToken]] = {}
+    for token in image.delegation_tokens.values():
+        if token.ends_with_user:
+            found.setdefault(parts_of(token.owner)[1], []).append(token)
+    return found
 
 
 def _check_added(node: Services, user: str, now_ms: int) -> None:

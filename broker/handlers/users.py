@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
-from semel.broker.handlers.delegation_tokens import removed_with
+from semel.broker.handlers.delegation_tokens import tokens_by_user
 from semel.broker.handlers.newest import read_newest
 from semel.broker.metadata.changes import (
     CREDENTIALS_VERSION,
@@ -15,6 +15,7 @@ from semel.broker.metadata.changes import (
 )
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.services import Services
+from semel.protocol.delegation_tokens import DelegationToken
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
 from semel.protocol.scram import (
     SCRAM_MECHANISMS,
@@ -34,6 +35,8 @@ PER_REQUEST_MAX: Final = 1_000
 
 Outcomes = dict[str, SemelError | None]
 """What became of users: None, or what is wrong."""
+_Tokens: TypeAlias = Mapping[str, Sequence[DelegationToken]]
+"""Delegation tokens by the names of users."""
 
 
 class Described(NamedTuple):
@@ -61,6 +64,7 @@ async def alter_users(node: Services, wanted: Sequence[tuple[str, Alteration | S
         outcomes.clear()
         beyond.clear()
         users_there = len(image.users)
+        tokens = tokens_by_user(image)
         for user, alteration in wanted:
             if outcomes.get(user) is not None:
                 continue  # the first error is the one that counts
@@ -71,7 +75,7 @@ async def alter_users(node: Services, wanted: Sequence[tuple[str, Alteration | S
                 )
                 continue
             try:
-                accepted[user] = _changed(node, image, alteration)
+                accepted[user] = _changed(node, image, alteration, tokens)
                 outcomes[user] = None
             except SemelError as error:
                 outcomes[user] = error
@@ -93,12 +97,15 @@ async def alter_users(node: Services, wanted: Sequence[tuple[str, Alteration | S
             tuple(each for change in accepted.values() for each in change.upserted),
             tuple(each for change in accepted.values() for each in change.removed),
         )
-        ended = [*_gone(node, image, accepted), *_new(image, accepted)]
-        tokens = [each for user in ended for each in removed_with(image, user)]
-        tokens += [each for user in accepted if user not in ended for each in _left_over(node, image, user)]
+        ended = {*_gone(node, image, accepted), *_new(image, accepted)}
+        removed = [
+            token.token_id
+            for user in accepted
+            for token in (tokens.get(user, ()) if user in ended else _left_over(node, image, user, tokens))
+        ]
         return [
             *([changed] if changed.upserted or changed.removed else []),
-            *([DelegationTokensChanged(removed=tuple(tokens))] if tokens else []),
+            *([DelegationTokensChanged(removed=tuple(removed))] if removed else []),
         ]
 
     await read_newest(node)
@@ -113,13 +120,14 @@ def _in_file(node: Services, user: str) -> bool:
     return node.users is not None and node.users.is_in_file(user)
 
 
-def _left_over(node: Services, image: MetadataImage, user: str) -> tuple[str, ...]:
+def _left_over(node: Services, image: MetadataImage, user: str, tokens: _Tokens) -> Sequence[DelegationToken]:
     """Return the tokens of somebody who had this name before, and was in a node's file. Those of a user whom the
     metadata has are all his.
     """
     if user in image.users:
-        return ()
-    return removed_with(image, user, node.users if _in_file(node, user) else None)
+        return []
+    known = node.users if _in_file(node, user) else None
+    return [each for each in tokens.get(user, ()) if known is None or not known.had(user, each.issue_timestamp_ms)]
 
 
 def _gone(node: Services, image: MetadataImage, accepted: Mapping[str, CredentialsChanged]) -> list[str]:
@@ -136,7 +144,9 @@ def _new(image: MetadataImage, accepted: Mapping[str, CredentialsChanged]) -> li
     return [user for user, change in accepted.items() if change.upserted and user not in image.users]
 
 
-def _changed(node: Services, image: MetadataImage, wanted: Alteration | SemelError) -> CredentialsChanged:
+def _changed(
+    node: Services, image: MetadataImage, wanted: Alteration | SemelError, tokens: _Tokens
+) -> CredentialsChanged:
     """Return the change of one user. Raises `SemelError`."""
     if image.version < CREDENTIALS_VERSION:
         raise FatalError(
@@ -153,7 +163,7 @@ def _changed(node: Services, image: MetadataImage, wanted: Alteration | SemelErr
         raise unknown_mechanism()
     there = [each.mechanism for each in image.users.get(user, ())]
     has_nothing = wanted.replaces and not wanted.verifiers and not there
-    if has_nothing and _left_over(node, image, user):
+    if has_nothing and _left_over(node, image, user, tokens):
         return CredentialsChanged()  # nothing is left but tokens, of somebody whom a node had in its file
     if not set(removed) <= set(there) or has_nothing:
         raise FatalError("there is no such password to remove", ErrorCode.RESOURCE_NOT_FOUND)

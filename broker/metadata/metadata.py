@@ -513,7 +513,7 @@ class Metadata:
         async with self._writing:
             # What was read while this one waited is new enough. Where it could not be read, others would wait in a row
             # for the same answer, each as long as the database lets them.
-            if self._reads == asked_after:
+            if self._reads == asked_after or self._over is not None:
                 await self._catch_up()
             elif self._last_read_failed is not None:
                 raise MetadataUnavailableError(self._last_read_failed)

@@ -21,7 +21,7 @@ class Limit(NamedTuple):
     """A bound by its setting, in the setting's unit.
 
     used: of a bound for each group, partition, address or connection, what the largest has
-    refusals: None where nobody knows of them: gRPC's library refuses by itself
+    refusals: None where nobody knows of them: gRPC's library does not tell
     """
 
     setting: str

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import confluent_kafka
@@ -15,18 +12,9 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 from foreign_clients import QUIET
+from full_suites import neighbour
 
-FULL = Path(__file__).parent / "full"
 PATIENCE_S = 60
-
-
-def neighbour(name: str) -> ModuleType:
-    """Return a module of the full runs, which are in no package."""
-    sys.path.insert(0, str(FULL))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(FULL))
 
 
 @pytest.fixture(scope="module")

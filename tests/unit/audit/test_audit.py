@@ -246,7 +246,7 @@ def test_S7_offsets_that_are_set_from_outside_a_group_are_told(tmp_path: Path, t
     who = "principal='somebody (there is no authorizer)'"
     assert f"offsets.set: {who} group='g' topic='orders' partitions=2 offsets='0: 7, 1: 8'" in lines
     assert LINES_MAX <= sum("group='g'" in line for line in lines) <= LINES_MAX + 1
-    assert sum("group='h'" in line for line in lines) == 1, "it is told, whatever programs do with other groups"
+    assert sum("group='h'" in line for line in lines) == 1, "it is in the log, whatever programs do with other groups"
     assert sum("group='alone'" in line for line in lines) <= LINES_MAX + 1
 
 

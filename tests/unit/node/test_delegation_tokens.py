@@ -33,12 +33,15 @@ from user_files import ALICE, PASSWORD, set_user
 
 import semel
 import semel.aio
+from semel.broker.acls.rights import ALL_RIGHTS
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.config.sources import check_config
 from semel.broker.handlers import delegation_tokens as handler
+from semel.broker.permitted.users import alter_users
 from semel.broker.users.delegation import TokenSecret
-from semel.protocol.delegation_tokens import HMAC_BYTES, NewDelegationToken
+from semel.protocol.delegation_tokens import HMAC_BYTES, NewDelegationToken, parts_of
 from semel.protocol.errors import ErrorCode, FatalError
+from semel.protocol.scram import Alteration, make_verifier
 from semel.runtime.kafka_client.connection import Connection
 from semel.runtime.setting import ConfigError
 from semel.sdk.transport.options import Bootstrap
@@ -327,6 +330,24 @@ def test_S6_tokens_of_who_had_the_name_before_can_be_removed(node: LiveNode, tmp
         admin.remove_user("bob")
     assert made.token.token_id not in node.node.metadata.image.delegation_tokens
     assert proven(node, *login_of(now)) is ErrorCode.NONE
+
+
+def test_S3_many_users_in_one_request_do_not_each_look_through_all_tokens(
+    node: LiveNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(5):
+        made_by(node, "bob")
+    looked: list[str] = []
+
+    def counted(principal: str) -> tuple[str, str]:
+        looked.append(principal)
+        return parts_of(principal)
+
+    monkeypatch.setattr(handler, "parts_of", counted)
+    verifiers = (make_verifier("SCRAM-SHA-256", PASSWORD, 4096),)
+    wanted = [(f"user{number}", Alteration(f"user{number}", verifiers, replaces=True)) for number in range(100)]
+    assert set(node.run(lambda: alter_users(node.node, ALL_RIGHTS, wanted)).values()) == {None}
+    assert 0 < len(looked) <= 5 * 3
 
 
 def test_S5_the_mark_of_a_secret_tells_it_from_others_and_nothing_of_a_token() -> None:

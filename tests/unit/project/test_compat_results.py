@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from full_suites import FULL, neighbour
 
-FULL = Path(__file__).resolve().parents[2] / "compat" / "full"
 ROOT = FULL.parents[2]
-
-
-def neighbour(name: str) -> ModuleType:
-    """Return a module that is a script's neighbour and in no package."""
-    sys.path.insert(0, str(FULL))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(FULL))
 
 
 @pytest.fixture(scope="module")

@@ -248,7 +248,7 @@ CASES: Final[dict[str, Case]] = {
 
 
 UNCOUNTED = {"grpc.max.concurrent.rpcs", "grpc.max.concurrent.streams"}
-"""gRPC's library refuses by itself, and nobody knows how often."""
+"""gRPC's library does not tell how often it refuses."""
 
 
 @pytest.mark.parametrize("setting", CASES)
