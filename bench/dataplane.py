@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -165,13 +165,18 @@ def check_produced(server: Addressed, frame: bytes) -> None:
     sock.close()
 
 
-def unpipelined(server: Addressed, frame_of: list[bytes], seconds: float) -> int:
-    """One request in flight on each connection. Returns how many were answered."""
+def unpipelined(
+    server: Addressed, frame_of: list[bytes], seconds: float, leaders: Sequence[Addressed] | None = None
+) -> int:
+    """One request in flight on each connection. Returns how many were answered.
+
+    leaders: where each connection goes; by default all to `server`
+    """
     check_produced(server, frame_of[0])
     selector = selectors.DefaultSelector()
     buffer = bytearray(1 << 16)
-    for frame in frame_of:
-        sock = connect(server.address)
+    for frame, leader in zip(frame_of, leaders or [server] * len(frame_of), strict=True):
+        sock = connect(leader.address)
         selector.register(sock, selectors.EVENT_READ, frame)
         sock.sendall(frame)
     count = 0
@@ -215,20 +220,29 @@ def bulk(server: Addressed, frame: bytes, seconds: float, window: int) -> int:
 
 def fetches(server: Addressed, topic: str, partition: int, max_bytes: int, seconds: float, connections: int) -> int:
     """Fetch one range again and again. Returns the bytes received."""
-    request = FetchRequest([FetchPartition(topic, ZERO_TOPIC_ID, partition, 0, max_bytes)], 0, 1, max_bytes)
-    frame = join_parts(request.frame(12, 1, "b"))
-    sinks = [connect(server.address) for _ in range(connections)]
+    return fetches_of([(server, partition)] * connections, topic, max_bytes, seconds)
+
+
+def fetches_of(sources: Sequence[tuple[Addressed, int]], topic: str, max_bytes: int, seconds: float) -> int:
+    """Fetch the beginning of a partition again and again, on a connection for each of `sources`: who leads it, and its
+    number. Returns the bytes received.
+    """
     buffer = bytearray(64 << 20)
-    sinks[0].sendall(frame)
-    size = read_frame(sinks[0], buffer)
-    answer = FetchResponse.parse(memoryview(buffer)[:size], 12, 5)
-    assert answer.partitions[0].error is ErrorCode.NONE
-    whole = size + 4
     selector = selectors.DefaultSelector()
-    left = {}
-    for sock in sinks:
+    left: dict[socket.socket, int] = {}
+    whole: dict[socket.socket, int] = {}
+    sent: dict[socket.socket, bytes] = {}
+    for server, partition in sources:
+        request = FetchRequest([FetchPartition(topic, ZERO_TOPIC_ID, partition, 0, max_bytes)], 0, 1, max_bytes)
+        sock = connect(server.address)
+        sent[sock] = join_parts(request.frame(12, 1, "b"))
+        sock.sendall(sent[sock])
+        size = read_frame(sock, buffer)
+        answer = FetchResponse.parse(memoryview(buffer)[:size], 12, 5)
+        assert answer.partitions[0].error is ErrorCode.NONE
+        left[sock] = whole[sock] = size + 4
+    for sock, frame in sent.items():
         sock.sendall(frame)
-        left[sock] = whole
         selector.register(sock, selectors.EVENT_READ)
     total = 0
     end = time.perf_counter() + seconds
@@ -241,9 +255,9 @@ def fetches(server: Addressed, topic: str, partition: int, max_bytes: int, secon
             total += got
             left[sock] -= got
             if left[sock] == 0:
-                left[sock] = whole
-                sock.sendall(frame)
-    for sock in sinks:
+                left[sock] = whole[sock]
+                sock.sendall(sent[sock])
+    for sock in sent:
         sock.close()
     return total
 

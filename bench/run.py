@@ -37,6 +37,8 @@ OTHERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
     "metrics": ("what a node's metrics cost", ("--rounds", "2", "--seconds", "0.2")),
     "producer": ("the SDK's producer beside confluent-kafka's", ("--records", "50000", "--rounds", "1")),
     "against_kafka": ("a node beside Apache Kafka, the same clients for both (Java 17, Maven)", ("--quick",)),
+    "cores": ("one process and two beside Apache Kafka: small requests, large fetches (Java 17, Maven)", ("--quick",)),
+    "growth": ("what grows with partitions, groups, transactions, producers, connections", ("--quick",)),
     "cluster": ("three nodes beside three of Apache Kafka: failures, bulk, latency (Java 17, Maven)", ("--quick",)),
     "other_brokers": ("a node beside NATS JetStream and Redis streams (first `make bench-peers`)", ("--quick",)),
     "spark": (
@@ -60,7 +62,7 @@ OTHERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
     "consumer": ("the SDK's consumer beside confluent-kafka's", ("--records", "50000", "--rounds", "1")),
 }
 """The benches that are programs of their own: what they measure, and their arguments for a quick run."""
-LONG: Final = frozenset({"journal", "against_kafka", "cluster", "other_brokers", "spark"})
+LONG: Final = frozenset({"journal", "against_kafka", "cores", "cluster", "other_brokers", "spark"})
 """A quick run leaves these out unless they are named: the first has no short form, the others need Java or brokers."""
 TIMEOUT_S: Final = 1800
 

@@ -20,7 +20,8 @@ cdef class ProduceHandler:
     cdef public Py_ssize_t refused_batches
     cdef public object refusals
     cdef public Py_ssize_t timed_out_requests
-    cdef public dict _refused_early
+    cdef public object confirmations
+    cdef public object early_refusals
     cdef public object large_requests
     cdef public bint names_leaders
 

@@ -39,6 +39,9 @@ cdef class KafkaConnection:
     cdef public object _view
     cdef public Py_ssize_t _start
     cdef public Py_ssize_t _end
+    cdef Py_ssize_t _capacity
+    cdef Py_ssize_t _free_min
+    cdef Py_ssize_t _last_read
     cdef public object _large
     cdef public object claim
     cdef bint _waits_for_room

@@ -3,7 +3,8 @@
 
 Receiving. Small frames are read many at a time into a block and parsed where they lie; a frame that does not fit in the
 rest of its block gets a buffer of its own, into which the kernel writes, and which grows as its bytes come. Blocks are
-not used again: it lives as long as a view of it. An idle connection has none.
+not used again: it lives as long as a view of it. An idle connection has none, and one that asks for little has a small
+one: thousands of them would leave holes of many megabytes in the process's memory, which it does not give back.
 
 Memory (S2). A block is a connection's own; what goes beyond it, of large frames and of small ones that are not answered
 yet, is taken from the room that all connections share, and comes back with the answers or the end of the connection.
@@ -59,6 +60,10 @@ TURN_S: Final = 0.005
 _SIZE_BYTES: Final = 4
 _READ_BYTES_MIN: Final = 4 << 10
 """With less than this free, a new block is begun: reads of a few bytes each would cost a system call a frame."""
+SMALL_BLOCK_BYTES: Final = 4 << 10
+"""The size of a block while single small requests come."""
+_SMALL_READ_BYTES: Final = 1 << 10
+"""So much at once is little. With less than this free in a small block, a new one is begun."""
 _COVER_BYTES: Final = 256 << 10
 """The steps in which room is taken for small requests that are not answered yet."""
 PROGRESS_BYTES_MIN: Final = 16 << 10
@@ -188,7 +193,9 @@ class KafkaConnection:
         self._muted_until = 0.0
         self._unmute_timer: asyncio.TimerHandle | None = None
         self._view = memoryview(_NO_BLOCK)
-        self._start = self._end = BLOCK_BYTES
+        self._start = self._end = self._capacity = BLOCK_BYTES
+        self._free_min = _READ_BYTES_MIN
+        self._last_read = 0
         # A frame that has a buffer of its own, while it is being received.
         self._large: LargeFrame | None = None
         self.claim: MemoryClaim | None = None
@@ -260,7 +267,7 @@ class KafkaConnection:
         try:
             if self._large is not None:
                 return self._large.rest()
-            if self._start > 0 and BLOCK_BYTES - self._end < _READ_BYTES_MIN:
+            if self._start > 0 and self._capacity - self._end < self._free_min:
                 self._new_block()
         except MemoryError:
             self._out_of_memory()
@@ -271,19 +278,24 @@ class KafkaConnection:
         """Continue in a fresh block, with what is unparsed of the old one copied over: less than one frame, once a
         block."""
         rest = self._end - self._start
-        block = bytearray(BLOCK_BYTES)
+        if rest <= _SMALL_READ_BYTES and self._last_read <= _SMALL_READ_BYTES:
+            self._capacity, self._free_min = SMALL_BLOCK_BYTES, _SMALL_READ_BYTES
+        else:
+            self._capacity, self._free_min = BLOCK_BYTES, _READ_BYTES_MIN
+        block = bytearray(self._capacity)
         block[:rest] = self._view[self._start : self._end]
         self._view = memoryview(block)
         self._start, self._end = 0, rest
 
     def _drop_block(self) -> None:
         self._view = memoryview(_NO_BLOCK)
-        self._start = self._end = BLOCK_BYTES
+        self._start = self._end = self._capacity = BLOCK_BYTES
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_used = self._turn = self._time()
         self._statistics.received_bytes += nbytes
         if self._large is None:
+            self._last_read = nbytes
             self._end += nbytes
         else:
             self._large.received += nbytes
@@ -371,7 +383,7 @@ class KafkaConnection:
                 )
             body = start + _SIZE_BYTES
             if size > end - body:
-                if size > BLOCK_BYTES - body:
+                if size > self._capacity - body:
                     self._begin_large(LargeFrame(size, view[body:end]))
                 self._left_frames = False
                 break
@@ -825,6 +837,7 @@ class KafkaConnection:
     def let_go_of_block(self) -> None:
         """Hold no memory while nothing comes; the next bytes get a block."""
         if self._start == self._end and self._large is None:
+            self._last_read = 0
             self._drop_block()
 
     def _drop_frames(self) -> None:

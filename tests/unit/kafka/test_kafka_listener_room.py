@@ -14,7 +14,7 @@ from kafka_node import FakeNode, KafkaClient, batch, buffers, run_with_listener,
 
 from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.listeners.kafka import connection as connection_module
-from semel.broker.listeners.kafka.connection import KafkaConnection
+from semel.broker.listeners.kafka.connection import SMALL_BLOCK_BYTES, KafkaConnection
 from semel.broker.listeners.kafka.large_frame import BLOCK_BYTES, LargeFrame
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.listeners.kafka.output import PIECE_BYTES, Output
@@ -333,7 +333,7 @@ def test_S2_an_idle_connection_holds_no_block(tmp_path: Path) -> None:
         assert len(connection._view) == 0
         for _ in range(2):
             await produced(client, 100)
-            assert len(connection._view) == BLOCK_BYTES
+            assert len(connection._view) == SMALL_BLOCK_BYTES
             connection.let_go_of_block()
             assert len(connection._view) == 0
         # Half a request keeps it.
@@ -343,6 +343,36 @@ def test_S2_an_idle_connection_holds_no_block(tmp_path: Path) -> None:
         connection.let_go_of_block()
         client.writer.write(data[50:])
         assert client.produced(await client.receive(), 9, 1).partitions[0].error is ErrorCode.NONE
+
+    run_with_listener(test, str(tmp_path))
+
+
+def test_S2_a_block_is_as_large_as_what_comes_at_once(tmp_path: Path) -> None:
+    """Small ones for single small requests: thousands of connections that ask for little would keep 64 KiB each."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        node.create("t")
+        client = await KafkaClient.connect(listener.port)
+        await until(lambda: len(listener._connections) == 1)
+        (connection,) = connections(listener)
+        request = produce_bytes(100)
+
+        async def one_by_one(count: int) -> None:
+            for _ in range(count):
+                await produced(client, 100)
+
+        await one_by_one(3 * SMALL_BLOCK_BYTES // len(request))
+        assert len(connection._view) == SMALL_BLOCK_BYTES
+        many = 6 * SMALL_BLOCK_BYTES // len(request)
+        client.writer.write(request * many)
+        for _ in range(many):
+            assert client.produced(await client.receive(), 9, 1).partitions[0].error is ErrorCode.NONE
+        assert len(connection._view) == BLOCK_BYTES
+        await one_by_one(BLOCK_BYTES // len(request) + 1)
+        assert len(connection._view) == SMALL_BLOCK_BYTES
+        for size in (SMALL_BLOCK_BYTES - 100, SMALL_BLOCK_BYTES, SMALL_BLOCK_BYTES + 100, BLOCK_BYTES + 100):
+            await produced(client, size)
+            await one_by_one(3)
 
     run_with_listener(test, str(tmp_path))
 
