@@ -154,6 +154,7 @@ class ProducerCore:
             self.flush,
             self.abandon,
             self.update_gate,
+            self.client.coordinator_connection,
             two_phase=options.two_phase,
         )
         return self.transactions

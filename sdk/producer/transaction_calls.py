@@ -25,6 +25,7 @@ from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.proto_conversions import decision_of, producer_message, producer_of
 from semel.protocol.v1 import shared_pb2, transactions_pb2
 from semel.runtime.backoff import MARKERS_FIRST_MS, Backoff
+from semel.sdk.producer.beside_records import BesideRecords
 from semel.sdk.producer.sender import Sender
 from semel.sdk.producer.transaction import CommitSource, CommitToken, PreparedTransaction
 from semel.sdk.producer.transaction_manager import State, TransactionManager
@@ -32,11 +33,13 @@ from semel.sdk.telemetry import metrics, tracing
 from semel.sdk.transport.control import Control, item_error
 from semel.sdk.transport.offset_parts import in_parts
 from semel.sdk.transport.options import ClientOptions
-from semel.sdk.transport.rpcs import DESCRIBE_SHARED, END_TRANSACTION, INIT_PRODUCER_ID, TXN_COMMIT_OFFSETS
+from semel.sdk.transport.rpcs import DESCRIBE_SHARED, END_TRANSACTION, INIT_PRODUCER_ID, TXN_COMMIT_OFFSETS, Key
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span
+
+    from semel.runtime.kafka_client.connection import Connection
 
 
 async def init_producer_id(
@@ -64,10 +67,12 @@ async def commit_offsets(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     group: GroupMetadata,
     expected: Mapping[TopicPartition, int] | None = None,
+    deadline: float | None = None,
 ) -> None:
     """Commit a group's offsets inside the transaction of `producer` (O1), asking again where that may help.
 
     expected: where the group must stand, by partition, -1 for nowhere (O5); None: anywhere
+    deadline: until when, by the client's clock; None: for the client's api_timeout_ms from now on
     """
     places = expected or {}
     items = (
@@ -81,7 +86,8 @@ async def commit_offsets(
         )
         for tp, position in offsets.items()
     )
-    deadline = control.clock.monotonic() + options.api_timeout_ms / 1000
+    if deadline is None:
+        deadline = control.clock.monotonic() + options.api_timeout_ms / 1000
     for part in in_parts(items, group.group_id):  # the marker publishes them together
         request = transactions_pb2.TxnCommitOffsetsRequest(
             transactional_id=transactional_id,
@@ -136,10 +142,14 @@ class TransactionCalls:
         flush: Callable[[], Coroutine[Any, Any, None]],
         abandon: Callable[[SemelError], object],
         on_change: Callable[[], object],
+        connection_to: Callable[[Key], Connection | None],
         *,
         two_phase: bool = False,
     ) -> None:
-        """`flush` waits for everything sent, `abandon` fails it; `on_change` hears when `may_send` may have changed."""
+        """`flush` waits for everything sent, `abandon` fails it; `on_change` hears when `may_send` may have changed.
+
+        connection_to: gives the data connection to the coordinator of a key, where one is open
+        """
         self._manager = TransactionManager(transactional_id)
         self._timeout_ms = transaction_timeout_ms
         self.is_two_phase = two_phase
@@ -150,6 +160,7 @@ class TransactionCalls:
         self._flush = flush
         self._abandon = abandon
         self._on_change = on_change
+        self._beside_records = BesideRecords(transactional_id, options, connection_to)
         self._lock = threading.RLock()
         self._offsets_sent = False
         self._commits: CommitSource | None = None
@@ -317,11 +328,15 @@ class TransactionCalls:
             return
         self._offsets_sent = True
         manager = self._manager
+        deadline = self._now() + self._options.api_timeout_ms / 1000
         try:
+            if self._span is None and await self._beside_records.commit_offsets(manager.producer, offsets, group):
+                return
             with tracing.attached(tracing.if_none_is_current(self.context)):
                 await commit_offsets(
-                    self._control, self._options, manager.transactional_id, manager.producer, offsets, group
-                )
+                    self._control, self._options, manager.transactional_id, manager.producer, offsets, group,
+                    deadline=deadline,
+                )  # fmt: skip
         except SemelError as error:
             abort = self._explained(
                 AbortTransactionError(
@@ -493,6 +508,11 @@ class TransactionCalls:
 
     async def _end(self, *, commit: bool) -> tuple[ProducerIdAndEpoch, bool]:
         """Ask for the decision. Returns the identity to continue with, and whether the token was new (T13)."""
+        deadline = self._now() + self._options.api_timeout_ms / 1000
+        if self._token is None and self._span is None:
+            next_one = await self._beside_records.end(self._manager.producer, commit=commit)
+            if next_one is not None:
+                return next_one, True
         request = transactions_pb2.EndTransactionRequest(
             transactional_id=self._manager.transactional_id,
             producer=producer_message(self._manager.producer),
@@ -503,7 +523,8 @@ class TransactionCalls:
             request.payload = self._token.payload
             if self._token.sequence is not None:
                 request.sequence = self._token.sequence
-        response = await self._control.call(END_TRANSACTION, request)
+        timeout_ms = max((deadline - self._now()) * 1000, 1)
+        response = await self._control.call(END_TRANSACTION, request, timeout_ms=timeout_ms)
         return producer_of(response.producer), not response.already_committed
 
     def _ended(self, producer: ProducerIdAndEpoch, outcome: str) -> None:

@@ -7,11 +7,13 @@ from typing import Any, TypeVar
 
 from semel.protocol.compiled import warn_if_interpreted
 from semel.runtime.clock import Clock
+from semel.runtime.kafka_client.connection import Connection
 from semel.sdk.transport.cluster import Cluster
 from semel.sdk.transport.connection import Connections
 from semel.sdk.transport.control import Control
 from semel.sdk.transport.in_process import find_link
 from semel.sdk.transport.options import ClientOptions
+from semel.sdk.transport.rpcs import Key
 from semel.sdk.transport.security import Access
 from semel.sdk.transport.silent_nodes import SilentNodes
 from semel.sdk.transport.surroundings import surroundings
@@ -40,6 +42,18 @@ class ClientCore:
         self.connections = Connections(
             options, self.clock, self.cluster.data_address, link, silent_nodes.look_into, access
         )
+
+    def coordinator_connection(self, key: Key) -> Connection | None:
+        """Return the data connection to the node that coordinates a key, as far as is known; None where none is open.
+        On the IO thread.
+        """
+        nodes, known = self.cluster.snapshot.nodes, self.control.nodes
+        if len(nodes) == 1:
+            (node_id,) = nodes  # it may be known under an address of its own
+            return self.connections.opened(node_id)
+        address = known.coordinator(key) or known.current
+        found = next((node_id for node_id, of_node in known.by_id.items() if of_node == address), None)
+        return None if found is None else self.connections.opened(found)
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout_ms: float | None = None) -> T:
         """Run `coroutine` on the IO thread and wait for it; see `IoThread.run`."""
