@@ -194,13 +194,28 @@ class Sample:
     cpu_s: float = 0.0
     rates: Mapping[str, float] = field(default_factory=dict)
     """Further figures of the same run, such as percentiles."""
+    client_cpu_s: float = 0.0
+    """CPU seconds of this process, where the clients are."""
+
+
+class Stopwatch:
+    """Runs from when it is made until it is stopped."""
+
+    def __init__(self, node: Peer) -> None:
+        self._node = node
+        self._node_cpu_s, self._client_cpu_s = node.cpu_s(), time.process_time()
+        self._begin = time.perf_counter()
+
+    def stop(self, count: float) -> Sample:
+        """Return what was done in so many units."""
+        seconds, client_cpu_s = time.perf_counter() - self._begin, time.process_time() - self._client_cpu_s
+        return Sample(count, seconds, self._node.cpu_s() - self._node_cpu_s, client_cpu_s=client_cpu_s)
 
 
 def measured(node: Peer, run: Callable[[], float]) -> Sample:
     """Run something that returns how many units it did."""
-    cpu_s, begin = node.cpu_s(), time.perf_counter()
-    count = run()
-    return Sample(count, time.perf_counter() - begin, node.cpu_s() - cpu_s)
+    watch = Stopwatch(node)
+    return watch.stop(run())
 
 
 def in_turns(variants: Mapping[str, Callable[[], Sample]], rounds: int) -> dict[str, list[Sample]]:

@@ -7,7 +7,7 @@
     python -P bench/run.py --list
 
 The workloads of a node come in one table with the goals of GOALS.md; the other benches (codec, log, journal,
-dataplane, producer, consumer) print tables of their own, with their peers in the same run. What was printed is written
+dataplane, clients) print tables of their own, with their peers in the same run. What was printed is written
 to bench/out/ as well, the node's figures as JSON. Memory is touched first, each workload warms up, variants take turns
 and medians count; still, other work on the machine shows in every figure, so the load is noted with them.
 """
@@ -35,7 +35,7 @@ OTHERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
     "dataplane": ("the Kafka listener with raw sockets, sendfile or not", ("--seconds", "0.2")),
     "hostile": ("what one hostile client costs everybody else", ("--only", "promised-bytes", "pipelined")),
     "metrics": ("what a node's metrics cost", ("--rounds", "2", "--seconds", "0.2")),
-    "producer": ("the SDK's producer beside confluent-kafka's", ("--records", "50000", "--rounds", "1")),
+    "clients": ("the SDK's clients beside confluent-kafka's and aiokafka's", ("--quick",)),
     "against_kafka": ("a node beside Apache Kafka, the same clients for both (Java 17, Maven)", ("--quick",)),
     "cores": ("one process and two beside Apache Kafka: small requests, large fetches (Java 17, Maven)", ("--quick",)),
     "growth": ("what grows with partitions, groups, transactions, producers, connections", ("--quick",)),
@@ -59,7 +59,6 @@ OTHERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
         ("--rounds", "1", "--connections", "50", "--requests", "2000"),
     ),
     "testkit": ("the test kit's broker: start, kill, import", ("--rounds", "3")),
-    "consumer": ("the SDK's consumer beside confluent-kafka's", ("--records", "50000", "--rounds", "1")),
 }
 """The benches that are programs of their own: what they measure, and their arguments for a quick run."""
 LONG: Final = frozenset({"journal", "against_kafka", "cores", "cluster", "other_brokers", "spark"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from typing import Final
 
 import confluent_kafka
 import dataplane
@@ -11,6 +12,9 @@ from harness import Peer, Sample, measured
 
 from workloads.kafka_peers import DISK, KAFKA, OS, TIMEOUT_S, Peers, Row, Scale, client, cpu_each, rates, turns
 from workloads.latency import paced_raw
+
+TRANSACTIONS: Final = (("1 record", 1, 1), ("100 records", 100, 1), ("10 partitions", 10, 10))
+"""What is in a transaction: how many records, in how many partitions."""
 
 
 def tiny(peers: Peers, scale: Scale) -> list[Row]:
@@ -74,7 +78,7 @@ def transactions(peers: Peers, scale: Scale) -> list[Row]:
     """One librdkafka producer that commits one transaction after the other."""
     rows = []
     for durability in (OS, DISK):
-        for label, records, partitions in (("1 record", 1, 1), ("100 records", 100, 1), ("10 partitions", 10, 10)):
+        for label, records, partitions in TRANSACTIONS:
             run = partial(commit_again_and_again, records=records, partitions=partitions, seconds=scale.seconds)
             samples = turns(peers[durability], run, scale.rounds, "transactions", 10)
             costs = cpu_each(samples, "transaction")

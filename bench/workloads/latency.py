@@ -7,8 +7,10 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from typing import Final
 
 import dataplane
 from harness import (
@@ -16,6 +18,7 @@ from harness import (
     NodeProcess,
     Peer,
     Sample,
+    Stopwatch,
     cpu_us_each,
     in_turns,
     measured,
@@ -29,6 +32,10 @@ from semel.protocol.ids import ZERO_TOPIC_ID, TopicPartition
 from semel.protocol.kafka.api import join_parts
 from semel.protocol.kafka.fetch import FetchPartition, FetchRequest, FetchResponse
 from workloads.common import PARTITIONS, TOPIC, Nodes, Scale, new_topic
+
+PACE: Final = 500
+"""Records a second of the paced workloads."""
+WARM: Final = b"-" * 100
 
 
 def tiny(scale: Scale) -> list[Figure]:
@@ -129,8 +136,8 @@ def paced_raw(node: Peer, topic: str, seconds: float, offset: int) -> Sample:
         selector.register(producing, selectors.EVENT_READ)
         selector.register(fetching, selectors.EVENT_READ)
         fetching.sendall(_long_poll(topic, offset))
-        for n in range(int(seconds * 500)):
-            while (wait := begin + n / 500 - time.perf_counter()) > 0:
+        for n in range(int(seconds * PACE)):
+            while (wait := begin + n / PACE - time.perf_counter()) > 0:
                 time.sleep(wait)
             sent = time.perf_counter()
             producing.sendall(frame)
@@ -163,43 +170,78 @@ def end_offset(node: NodeProcess, topic: str) -> int:
 
 def paced_sdk(node: NodeProcess, topic: str, seconds: float) -> Sample:
     """A producer that sends without lingering and a consumer that waits, in one process."""
-    count = int(seconds * 500)
-    sent, acknowledged, arrived = [0.0] * count, [0.0] * count, [0.0] * count
-    read_all = threading.Event()
-
-    def consume() -> None:
-        seen = 0
-        while seen < count:
-            found = consumer.poll(10, 100)
-            now = time.perf_counter()
-            assert found is not None, "nothing came for 10 s"
-            for record in found:
-                assert record.value is not None
-                arrived[int(record.value[:10])] = now
-                seen += 1
-        read_all.set()
-
     with semel.Consumer(node.grpc) as consumer, semel.Producer(node.grpc, linger_ms=0) as producer:
         tp = TopicPartition(topic, 0)
         consumer.assign([tp])
         consumer.seek(tp, consumer.end_offsets([tp])[tp])
-        producer.send(topic, b"-" * 100).result(10)  # connects
-        consumer.poll(10, 100)
-        thread = threading.Thread(target=consume, daemon=True)
-        thread.start()
-        cpu_s, begin = node.cpu_s(), time.perf_counter()
-        for n in range(count):
-            while (wait := begin + n / 500 - time.perf_counter()) > 0:
-                time.sleep(wait)
-            value = b"%010d" % n + b"-" * 90
-            sent[n] = time.perf_counter()
-            producer.send(topic, value).result(10)
-            acknowledged[n] = time.perf_counter()
-        read_all.wait(10)
-        elapsed, used = time.perf_counter() - begin, node.cpu_s() - cpu_s
-        thread.join()
 
-    def since_sent(times: list[float]) -> list[float]:
-        return [at - start for at, start in zip(times, sent, strict=True)]
+        def poll() -> list[bytes | None]:
+            found = consumer.poll(10, 100)
+            assert found is not None, "nothing came for 10 s"
+            return [record.value for record in found]
 
-    return Sample(count, elapsed, used, _percentiles(since_sent(acknowledged), since_sent(arrived)))
+        return paced_threads(node, seconds, lambda value: producer.send(topic, value).result(10), poll)
+
+
+def paced_threads(
+    node: NodeProcess, seconds: float, send: Callable[[bytes], object], poll: Callable[[], Sequence[bytes | None]]
+) -> Sample:
+    """Send 500 records a second on this thread, while another one waits for them.
+
+    send: returns when the record is acknowledged
+    poll: returns the next values
+    """
+    times = Times(int(seconds * PACE))
+    send(WARM)  # connects
+    poll()
+
+    def consume() -> None:
+        while not times.are_complete:
+            times.arrive(poll())
+
+    thread = threading.Thread(target=consume, daemon=True)
+    thread.start()
+    watch, begin = Stopwatch(node), time.perf_counter()
+    for n in range(times.count):
+        while (wait := begin + n / PACE - time.perf_counter()) > 0:
+            time.sleep(wait)
+        value = times.next_value(n)
+        send(value)
+        times.acknowledged[n] = time.perf_counter()
+    thread.join(10)
+    return times.sample(watch.stop(times.count))
+
+
+class Times:
+    """When each of so many records was sent, was acknowledged, and arrived."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.sent, self.acknowledged, self.arrived = ([0.0] * count for _ in range(3))
+        self._seen = 0
+
+    @property
+    def are_complete(self) -> bool:
+        return self._seen == self.count
+
+    def next_value(self, number: int) -> bytes:
+        """Return the value of a record that is sent now."""
+        value = b"%010d" % number + WARM[10:]
+        self.sent[number] = time.perf_counter()
+        return value
+
+    def arrive(self, values: Iterable[bytes | None]) -> None:
+        now = time.perf_counter()
+        for value in values:
+            assert value is not None
+            self.arrived[int(value[:10])] = now
+            self._seen += 1
+
+    def sample(self, measured: Sample) -> Sample:
+        """Return what was measured with the percentiles."""
+        assert self.are_complete, f"{self._seen} of {self.count} records arrived"
+        acknowledged, arrived = (
+            [at - start for at, start in zip(times, self.sent, strict=True)]
+            for times in (self.acknowledged, self.arrived)
+        )
+        return replace(measured, rates=_percentiles(acknowledged, arrived))

@@ -43,7 +43,7 @@ def produce(scale: Scale) -> list[Figure]:
                         cost=f"{records * size / 1e6:,.0f} MB/s, {cpu_us_each(samples) * 1e3 / size:.2f} ms a MB",
                         bound="copying into the page cache, twice with the journal"
                         if raw
-                        else "the client: see producer.py",
+                        else "the client: see clients.py",
                     )
                 )
     return figures

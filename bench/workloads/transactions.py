@@ -11,6 +11,7 @@ from harness import (
     Figure,
     NodeProcess,
     Sample,
+    Stopwatch,
     cpu_us_each,
     in_turns,
     measured,
@@ -88,32 +89,8 @@ def pipeline(scale: Scale) -> list[Figure]:
     records = scale.records // 5
     with ExitStack() as stack:
         nodes = Nodes(stack)
-        number = iter(range(1_000_000))
         for _, node in nodes:
-            new_topic(node, "input", 1)
-            new_topic(node, "output", 1)
-            fill(node, "input", batch_of_records(100, 64 << 10), records * 100)
-
-        def transform(node: NodeProcess) -> Sample:
-            name = f"pipeline-{next(number)}"
-            total = end_offset(node, "input")
-            done = 0
-            with (
-                semel.Producer(node.grpc, transactional_id=name) as producer,
-                semel.Consumer(node.grpc, group=name, topics=["input"], max_partition_bytes=256 << 10) as consumer,
-            ):
-                cpu_s, begin = node.cpu_s(), time.perf_counter()
-                for found in consumer.batches(1_000, timeout_s=10):
-                    if done == 0:  # without the time to join the group
-                        cpu_s, begin = node.cpu_s(), time.perf_counter()
-                    with producer.transaction(commits=found) as txn:
-                        for record in found:
-                            txn.send("output", record.value, key=record.key)
-                    done += len(found)
-                    if done >= total:
-                        break
-                return Sample(done, time.perf_counter() - begin, node.cpu_s() - cpu_s)
-
+            prepare_pipeline(node, records)
         variants = {durability: (lambda node=node: transform(node)) for durability, node in nodes}
         for name, samples in in_turns(variants, scale.rounds).items():
             figures.append(
@@ -128,3 +105,32 @@ def pipeline(scale: Scale) -> list[Figure]:
                 )
             )
     return figures
+
+
+def prepare_pipeline(node: NodeProcess, records: int) -> None:
+    """Make the topics of a pipeline, with so many records of 100 B or a few more to read."""
+    new_topic(node, "input", 1)
+    new_topic(node, "output", 1)
+    fill(node, "input", batch_of_records(100, 64 << 10), records * 100)
+
+
+def transform(node: NodeProcess) -> Sample:
+    """Copy all records in transactions, as a group of its own. The time to join the group is left out."""
+    name = f"pipeline-{time.monotonic_ns()}"
+    total = end_offset(node, "input")
+    done = 0
+    with (
+        semel.Producer(node.grpc, transactional_id=name) as producer,
+        semel.Consumer(node.grpc, group=name, topics=["input"], max_partition_bytes=256 << 10) as consumer,
+    ):
+        watch = Stopwatch(node)
+        for found in consumer.batches(1_000, timeout_s=10):
+            if done == 0:
+                watch = Stopwatch(node)
+            with producer.transaction(commits=found) as txn:
+                for record in found:
+                    txn.send("output", record.value, key=record.key)
+            done += len(found)
+            if done >= total:
+                break
+        return watch.stop(done)
