@@ -31,6 +31,7 @@ cdef class ProducerBatch:
     cdef readonly int64_t append_time_ms
     cdef readonly object error
     cdef object event
+    cdef dict wakers
     cdef readonly object parts
 
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
 try:
@@ -76,6 +77,7 @@ class ProducerBatch:
         "serial",
         "topic",
         "traces",
+        "wakers",
     )
 
     def __init__(self, serial: int, topic: str, partition: int, builder: BatchBuilder | None, created_ms: int) -> None:
@@ -105,6 +107,7 @@ class ProducerBatch:
         self.append_time_ms = -1
         self.error: SemelError | None = None
         self.event: threading.Event | None = None
+        self.wakers: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] | None = None
         self.parts: list[tuple[int, ProducerBatch]] | None = None
 
     def __repr__(self) -> str:
@@ -137,10 +140,14 @@ class ProducerBatch:
         with _outcome_lock:
             self.parts = parts
             event = self.event
+            wakers, self.wakers = self.wakers, None
         self.builder = None
         self.data = None
+        # All who wait continue to wait for their part.
         if event is not None:
-            event.set()  # its waiters continue to wait for their part
+            event.set()
+        if wakers is not None:
+            _wake(wakers)
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until the batch is done or split. Returns whether it is."""
@@ -156,6 +163,17 @@ class ProducerBatch:
                 "never come; use add_done_callback(), or wait on a thread of your own"
             )
         return event.wait(timeout_s)
+
+    def settled(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None] | None:
+        """Return a future of the running loop for when the batch is done or split; None where it is."""
+        future: asyncio.Future[None] = loop.create_future()
+        with _outcome_lock:
+            if self.done or self.parts is not None:
+                return None
+            if self.wakers is None:
+                self.wakers = {}
+            self.wakers.setdefault(loop, []).append(future)
+        return future
 
     def add_callback(self, delta: int, timestamp_ms: int, callback: DeliveryCallback) -> None:
         """Call `callback` for the record at `delta` when it is done; at once if it is."""
@@ -190,8 +208,11 @@ class ProducerBatch:
             self.done = True
             callbacks, self.callbacks = self.callbacks, None
             event = self.event
+            wakers, self.wakers = self.wakers, None
         if event is not None:
             event.set()
+        if wakers is not None:
+            _wake(wakers)
         if callbacks is not None:
             for delta, timestamp_ms, callback in callbacks:
                 self._call(delta, timestamp_ms, callback)
@@ -259,11 +280,10 @@ class Delivery:
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         self._follow()
-        if not self._batch.done:
-            loop = asyncio.get_running_loop()
-            future: asyncio.Future[None] = loop.create_future()
-            self.add_done_callback(_Waker(loop, future))
-            yield from future
+        while not self._batch.done:
+            future = self._batch.settled(asyncio.get_running_loop())
+            if future is not None:
+                yield from future
             self._follow()
         return self.result(0)
 
@@ -280,22 +300,17 @@ class Delivery:
             self._batch, self._delta = part, self._delta - first
 
 
-class _Waker:
-    """Wakes a task of another loop from the IO thread."""
+def _wake(wakers: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]) -> None:
+    """Wake tasks of other loops from the IO thread: each loop once, however many records of a batch it waits for."""
+    for loop, futures in wakers.items():
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_settle, futures)
 
-    __slots__ = ("_future", "_loop")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
-        self._loop = loop
-        self._future = future
-
-    def __call__(self, metadata: RecordMetadata | None, error: SemelError | None) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
+def _settle(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
 
 
 COMPILED = cython.compiled

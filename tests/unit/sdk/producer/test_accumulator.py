@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from itertools import pairwise
 from types import SimpleNamespace
@@ -359,13 +360,8 @@ def test_a_topic_can_grow(sdk: Any) -> None:
     assert accumulator.send("orders", b"", partition=4).partition == 4
 
 
-def test_a_batch_that_is_split_keeps_its_promises(sdk: Any) -> None:
-    accumulator = make(sdk)
-    told: list[Any] = []
-    deliveries = [
-        accumulator.send("orders", b"%d" % n, partition=0, timestamp_ms=n, on_delivery=lambda *args: told.append(args))
-        for n in range(5)
-    ]
+def split_in_two(sdk: Any, accumulator: Any) -> list[Any]:
+    """Split a batch of five records, and return the two batches in its place: of two records, and of three."""
     (buffer,) = accumulator.take_listed()
     batch = accumulator.take(buffer)
     parts = []
@@ -375,20 +371,96 @@ def test_a_batch_that_is_split_keeps_its_promises(sdk: Any) -> None:
         parts.append((first, part))
     accumulator.replaced(batch, [part for _, part in parts])
     batch.split(parts)
+    return [part for _, part in parts]
+
+
+def test_a_batch_that_is_split_keeps_its_promises(sdk: Any) -> None:
+    accumulator = make(sdk)
+    told: list[Any] = []
+    deliveries = [
+        accumulator.send("orders", b"%d" % n, partition=0, timestamp_ms=n, on_delivery=lambda *args: told.append(args))
+        for n in range(5)
+    ]
+    parts = split_in_two(sdk, accumulator)
     assert accumulator.incomplete_count() == 2
-    parts[0][1].succeed(10, -1)
+    parts[0].succeed(10, -1)
     assert [delivery.done() for delivery in deliveries] == [True, True, False, False, False]
     late: list[Any] = []
     deliveries[4].add_done_callback(lambda *args: late.append(args))
     error = RetriableError("no")
-    parts[1][1].fail(error)
+    parts[1].fail(error)
     assert [delivery.exception(0) for delivery in deliveries] == [None, None, error, error, error]
     assert deliveries[1].result(0).offset == 11
     assert told == [(deliveries[0].result(0), None), (deliveries[1].result(0), None)] + [(None, error)] * 3
     assert late == [(None, error)]
-    for _, part in parts:
+    for part in parts:
         accumulator.release(part)
     assert accumulator.buffered_bytes == 0
+
+
+async def _await(delivery: Any) -> Any:
+    return await delivery
+
+
+def test_tasks_that_await_records_of_a_batch_wake_their_loop_once(sdk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    accumulator = make(sdk)
+
+    async def run() -> tuple[list[int], int]:
+        loop = asyncio.get_running_loop()
+        deliveries = [accumulator.send("orders", b"", partition=0) for _ in range(50)]
+        tasks = [asyncio.ensure_future(_await(delivery)) for delivery in deliveries]
+        await asyncio.sleep(0)
+        tasks[3].cancel()
+        wakes = 0
+        wake = loop.call_soon_threadsafe
+
+        def counted(*arguments: Any) -> Any:
+            nonlocal wakes
+            wakes += 1
+            return wake(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "call_soon_threadsafe", counted)
+            drain(accumulator)
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert isinstance(found.pop(3), asyncio.CancelledError)
+        return [one.offset for one in found], wakes
+
+    assert asyncio.run(run()) == ([100 + n for n in range(50) if n != 3], 1)
+
+
+def test_tasks_that_await_records_of_a_batch_that_is_split_get_what_becomes_of_their_part(sdk: Any) -> None:
+    accumulator = make(sdk)
+    error = RetriableError("no")
+
+    async def run() -> list[Any]:
+        deliveries = [accumulator.send("orders", b"", partition=0, timestamp_ms=n) for n in range(5)]
+        tasks = [asyncio.ensure_future(_await(delivery)) for delivery in deliveries]
+        await asyncio.sleep(0)
+        first, second = split_in_two(sdk, accumulator)
+        second.fail(error)
+        await asyncio.wait(tasks[2:])
+        assert not any(task.done() for task in tasks[:2])
+        first.succeed(10, -1)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    found = asyncio.run(run())
+    assert [one.offset for one in found[:2]] == [10, 11]
+    assert found[2:] == [error] * 3
+
+
+def test_a_loop_that_is_closed_keeps_no_record_from_the_others(sdk: Any) -> None:
+    accumulator = make(sdk)
+    told: list[Any] = []
+    delivery = accumulator.send("orders", b"", partition=0, on_delivery=lambda *args: told.append(args))
+
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_await(delivery), 0.001)
+
+    asyncio.run(give_up())
+    drain(accumulator)
+    assert told == [(delivery.result(0), None)]
 
 
 def ready_made(*values: bytes) -> tuple[bytearray, int]:
