@@ -202,7 +202,7 @@ def _waiting(node: NodeProcess, scale: Scale, poll: Callable[[float], bool]) -> 
         at_rest = watch.stop(1)
         delays = []
         watch = Stopwatch(node)
-        for number in range(100):
+        for number in range(50):
             sent = time.perf_counter()
             producer.send(WIDE, VALUE, partition=number % scale.idle_partitions)
             assert poll(TIMEOUT_S)
