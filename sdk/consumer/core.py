@@ -245,7 +245,8 @@ class ConsumerCore:
             polled = _polled_records(records, first)
             if polled is not None:
                 self._all_polled.add(polled)
-        if has_room:
+            is_waited_for = has_room and self._fetcher is not None and self._fetcher.waits_for_room
+        if is_waited_for:
             self.wake_fetcher()
         if self.meter is not None and taken:
             self.meter.returned(taken)

@@ -160,6 +160,9 @@ class Fetcher:
         self._refresh_not_before = 0.0
         self._short_wait_ms = SHORT_WAIT_MS
         self._random = random.Random(source().getrandbits(64))  # noqa: S311 (an order, not a secret)
+        self.waits_for_room = False
+        """Whether something was not asked for, because too much is buffered. Under the lock, as of the last look: one
+        follows each answer, so what an answer has filled since is not missed."""
         self._positions = PositionLookup(
             core,
             subscription,
@@ -253,6 +256,7 @@ class Fetcher:
         if look.room_bytes <= 0:
             look.by_node.clear()
             look.to_cut.clear()
+        self.waits_for_room = look.room_bytes <= 0 or bool(look.full_nodes)
         return look
 
     def _cut_short(self, node_id: int, look: _Look, now: float) -> None:
@@ -328,6 +332,7 @@ class Fetcher:
             with self._lock:
                 is_ready = self._take_in(node_id, asked, response)
             if is_ready:
+                self._short_wait_ms = SHORT_WAIT_MS
                 self._on_ready()
             else:
                 self._short_wait_ms = min(self._short_wait_ms * 2, max(SHORT_WAIT_MS, self._options.max_wait_ms))

@@ -18,7 +18,7 @@ from semel.protocol.errors import ErrorCode, FatalError, RetriableError, UsageEr
 from semel.protocol.ids import TopicPartition
 from semel.protocol.kafka import fetch as fetch_protocol
 from semel.runtime.kafka_client.connection import Connection
-from semel.sdk.consumer.fetcher import Fetcher
+from semel.sdk.consumer.fetcher import SHORT_WAIT_MS, Fetcher
 from semel.testing import Broker
 
 
@@ -392,6 +392,62 @@ def test_an_answer_that_can_not_be_read_is_an_error_of_poll(kit: Kit, monkeypatc
     reader.assign([a])
     with pytest.raises(FatalError, match="answered a fetch with what can't be read"):
         reader.poll(10)
+
+
+def test_a_poll_wakes_the_fetcher_only_where_that_waits_for_room(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    (a,) = kit.create()
+    kit.fill(*("x" * 1_000 for _ in range(20)), batch_size_bytes=2_000)
+    woken: list[Fetcher] = []
+    wake = Fetcher.wake
+
+    def noted(self: Fetcher) -> None:
+        woken.append(self)
+        wake(self)
+
+    monkeypatch.setattr(Fetcher, "wake", noted)
+    for options in ({}, {"max_partition_bytes": 1_000}):
+        reader = kit.consumer(**options)
+        reader.assign([a])
+        assert len(reader.poll(10, 1)) == 1
+        core = reader._core if kit.face == "sync" else reader._consumer._core
+        deadline = time.monotonic() + 10
+        while options and not core._fetcher.waits_for_room:
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.001)
+        core.client.io.run(_nothing())  # what it was to do before is done
+        woken.clear()
+        assert len(read(reader, 19)) == 19
+        core.client.io.run(_nothing())
+        assert (core._fetcher in woken) == bool(options)
+
+
+def test_after_something_came_a_fetch_beside_a_full_partition_is_short_again(kit: Kit) -> None:
+    """Such a fetch may wait longer the longer nothing came, and then holds up the partition that is full now."""
+    (a,) = kit.create()
+    reader = kit.consumer(max_wait_ms=50)
+    reader.assign([a])
+    assert reader.poll(0.01) is None
+    core = reader._core if kit.face == "sync" else reader._consumer._core
+    fetcher = core._fetcher
+    deadline = time.monotonic() + 10
+    while fetcher._short_wait_ms == SHORT_WAIT_MS:
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+    waits: list[int] = []
+    ready = fetcher._on_ready
+
+    def noted() -> None:
+        waits.append(fetcher._short_wait_ms)
+        ready()
+
+    fetcher._on_ready = noted
+    kit.fill("x")
+    assert read(reader, 1) == ["x"]
+    assert waits == [SHORT_WAIT_MS]
+
+
+async def _nothing() -> None:
+    return
 
 
 def test_memory_stays_within_its_bound_where_nobody_polls(kit: Kit) -> None:
