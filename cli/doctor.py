@@ -23,7 +23,8 @@ from semel.cli.common import (
     parse_duration,
     print_json,
 )
-from semel.protocol.api.diagnostics import SNAPSHOT_LIMIT, Section, Severity, Thresholds
+from semel.protocol.api.diagnostic_limits import SNAPSHOT_LIMIT
+from semel.protocol.api.diagnostics import Section, Severity, Thresholds
 from semel.protocol.wording import duration, moment
 
 if TYPE_CHECKING:

@@ -31,8 +31,9 @@ from semel.cli.common import (
     print_json,
     print_table,
 )
-from semel.protocol.api.diagnostics import HISTORY_LIMIT_MAX
-from semel.protocol.api.shared_transactions import NAME_BYTES_MAX, SharedDescription
+from semel.protocol.api.commit_decisions import NAME_BYTES_MAX
+from semel.protocol.api.diagnostic_limits import HISTORY_LIMIT_MAX
+from semel.protocol.api.shared_transactions import SharedDescription
 from semel.protocol.errors import UsageError
 from semel.protocol.wording import duration, moment, partition_argument
 

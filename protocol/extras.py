@@ -1,16 +1,16 @@
-"""What to install where an optional part of Semel is missing: the command that is right for how Semel was installed."""
+"""What to install where an optional part of Semel is missing: the command that is right for how Semel was installed.
+
+Most programs never ask, so that what finds the command out is imported when somebody does.
+"""
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 _OWN = ("semel", "pyspark_semel")
 
@@ -24,6 +24,10 @@ def install_command(extra: str, *, installed: Distribution | None = None) -> str
 
     pip records where a distribution came from that is from no index (PEP 610). `installed` is Semel's by default.
     """
+    import json
+    import shlex
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         origin = json.loads((installed or distribution("semel")).read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
@@ -43,6 +47,10 @@ def imports_of_extra(extra: str, what: str) -> Iterator[None]:
 
 
 def _arguments(origin: dict[str, Any], extra: str) -> list[str]:
+    from pathlib import Path
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
     url = origin.get("url", "")
     if "vcs_info" in origin:
         vcs = origin["vcs_info"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from semel.protocol.api.shared_transactions import CommitDecision
+from semel.protocol.api.commit_decisions import CommitDecision
 from semel.protocol.api.topics import PartitionDescription
 from semel.protocol.ids import ZERO_TOPIC_ID, ProducerIdAndEpoch, TopicId, TopicPartition
 from semel.protocol.v1 import common_pb2, metadata_pb2, shared_pb2

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from heapq import merge
 from typing import Final
 
-from semel.protocol.api.shared_transactions import NO_SEQUENCE, CommitDecision
+from semel.protocol.api.commit_decisions import NO_SEQUENCE, CommitDecision
 from semel.protocol.errors import ErrorCode
 from semel.runtime.machine import CoordinatorRecord
 from semel.txn_coordinator.commit_records import (

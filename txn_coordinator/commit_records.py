@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from semel.protocol.api.shared_transactions import NO_SEQUENCE, CommitDecision
+from semel.protocol.api.commit_decisions import NO_SEQUENCE, CommitDecision
 from semel.protocol.errors import ErrorCode, FatalError
 from semel.protocol.schema import Reader, Writer
 

@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
+from semel.protocol.api.commit_decisions import NAME_BYTES_MAX, NO_SEQUENCE, PAYLOAD_BYTES_MAX
+from semel.protocol.api.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from semel.protocol.api.shared_transactions import (
-    NAME_BYTES_MAX,
-    NO_SEQUENCE,
-    PAYLOAD_BYTES_MAX,
     AbortSharedRequest,
     CommitSharedRequest,
     CommitSharedResponse,
@@ -32,8 +31,6 @@ from semel.protocol.api.transactions import (
     DescribeTransactionRequest,
     EndTxnRequest,
     EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
     TransactionDescription,

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.shared_transactions import OpenSharedRequest
-from semel.protocol.api.transactions import EndTxnRequest, InitProducerIdRequest, TxnMarker
+from semel.protocol.api.transactions import EndTxnRequest, TxnMarker
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.trace_context import TransactionTrace
 from semel.txn_coordinator.state import DecisionCause, TransactionMetadata

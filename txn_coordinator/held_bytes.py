@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from semel.protocol.api.shared_transactions import CommitDecision, CommitSharedRequest, OpenSharedRequest
-from semel.protocol.api.transactions import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
+from semel.protocol.api.commit_decisions import CommitDecision
+from semel.protocol.api.producer_ids import InitProducerIdRequest
+from semel.protocol.api.shared_transactions import CommitSharedRequest, OpenSharedRequest
+from semel.protocol.api.transactions import AddPartitionsToTxnRequest, EndTxnRequest
 from semel.protocol.errors import ErrorCode
 from semel.runtime.refusals import Refusals
 from semel.txn_coordinator.commit_records import AttemptState

@@ -14,9 +14,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from semel.protocol.api.clients import ClientOrigin
+from semel.protocol.api.commit_decisions import CommitDecision
+from semel.protocol.api.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from semel.protocol.api.shared_transactions import (
     AbortSharedRequest,
-    CommitDecision,
     CommitSharedRequest,
     DescribeSharedRequest,
     LeaveSharedRequest,
@@ -29,8 +30,6 @@ from semel.protocol.api.transactions import (
     DescribeTransactionRequest,
     EndTxnRequest,
     EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
     TransactionDescription,

@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from semel.protocol.api.clients import ClientOrigin
+from semel.protocol.api.commit_decisions import CommitDecision
 from semel.protocol.api.shared_transactions import (
     AbortSharedRequest,
-    CommitDecision,
     CommitOutcome,
     CommitSharedRequest,
     CommitSharedResponse,

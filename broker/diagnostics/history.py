@@ -17,14 +17,8 @@ from semel.broker.logs.partition import Partition
 from semel.broker.services import Services
 from semel.group_coordinator.records.schemas import OffsetCommitKey, decode_offset_value
 from semel.group_coordinator.records.schemas import decode_key as decode_offsets_key
-from semel.protocol.api.diagnostics import (
-    HISTORY_LIMIT,
-    HISTORY_LIMIT_MAX,
-    NEVER,
-    TransactionEvent,
-    TransactionHistory,
-    TransactionWrite,
-)
+from semel.protocol.api.diagnostic_limits import HISTORY_LIMIT, HISTORY_LIMIT_MAX
+from semel.protocol.api.diagnostics import NEVER, TransactionEvent, TransactionHistory, TransactionWrite
 from semel.protocol.control_records import ControlType, decode_control
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition

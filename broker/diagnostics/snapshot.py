@@ -32,11 +32,10 @@ from semel.broker.diagnostics.replication import (
 )
 from semel.broker.logs.partition import Partition
 from semel.broker.services import Services
+from semel.protocol.api.diagnostic_limits import SNAPSHOT_LIMIT, SNAPSHOT_LIMIT_MAX
 from semel.protocol.api.diagnostics import (
     NEVER,
     NO_TIME,
-    SNAPSHOT_LIMIT,
-    SNAPSHOT_LIMIT_MAX,
     CoordinatorPartition,
     HeldPartition,
     NodeSnapshot,

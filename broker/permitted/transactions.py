@@ -15,6 +15,7 @@ from semel.broker.handlers.offset_commit import commit_offsets
 from semel.broker.services import Services
 from semel.protocol.acls import AclOperation, ResourceType
 from semel.protocol.api.groups import OffsetCommitRequest, OffsetCommitResponse
+from semel.protocol.api.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from semel.protocol.api.shared_transactions import (
     AbortSharedRequest,
     CommitSharedRequest,
@@ -32,8 +33,6 @@ from semel.protocol.api.transactions import (
     DescribeTransactionRequest,
     EndTxnRequest,
     EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
     TransactionDescription,

@@ -12,7 +12,8 @@ from semel.group_coordinator.group_context import GroupContext
 from semel.group_coordinator.offsets.table import OffsetTable
 from semel.group_coordinator.records.schemas import OffsetCommitValue, offset_record, record_size_bytes
 from semel.group_coordinator.requests import BeginVerification, VerificationGuard, VerifiedCommit
-from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetCommitResponse
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.api.groups import OffsetCommitRequest, OffsetCommitResponse
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import TopicPartition
 from semel.runtime.machine import Result

@@ -15,11 +15,6 @@ NO_TIME: Final = -1
 NEVER: Final = -1
 """The timeout of a transaction that somebody outside decides."""
 
-SNAPSHOT_LIMIT: Final = 100
-SNAPSHOT_LIMIT_MAX: Final = 1_000
-HISTORY_LIMIT: Final = 200
-HISTORY_LIMIT_MAX: Final = 10_000
-
 
 class Severity(Enum):
     """How bad a finding is. From WARNING on, the command's exit code tells of it."""

@@ -8,24 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from semel.protocol.api.group_offsets import OffsetAndMetadata
 from semel.protocol.errors import ErrorCode
-from semel.protocol.ids import NO_LEADER_EPOCH, ProducerIdAndEpoch, TopicPartition
-
-NO_GENERATION = -1
-NO_MEMBER_ID = ""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMetadata:
-    """A consumer's place in its group, by which the coordinator fences zombies (KIP-447, O4).
-
-    The defaults are those of a committer that is no member.
-    """
-
-    group_id: str
-    generation_id: int = NO_GENERATION
-    member_id: str = NO_MEMBER_ID
-    group_instance_id: str | None = None
+from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +122,6 @@ class LeaveGroupResponse:
     """One error for each member asked, in the same order."""
 
     errors: tuple[ErrorCode, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetAndMetadata:
-    """A committed position: the offset of the next record to read. `commit_timestamp_ms` -1: take the clock's."""
-
-    offset: int
-    leader_epoch: int = NO_LEADER_EPOCH
-    metadata: str = ""
-    commit_timestamp_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)

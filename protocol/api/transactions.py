@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from semel.protocol.api.clients import ClientOrigin
-from semel.protocol.api.shared_transactions import NO_SEQUENCE
+from semel.protocol.api.commit_decisions import NO_SEQUENCE
 from semel.protocol.errors import ErrorCode
-from semel.protocol.ids import NO_PRODUCER, NO_TIMESTAMP, ProducerIdAndEpoch, TopicId, TopicPartition
+from semel.protocol.ids import NO_TIMESTAMP, ProducerIdAndEpoch, TopicId, TopicPartition
 from semel.protocol.trace_context import DecisionIds, TraceContext
 
 
@@ -24,31 +24,6 @@ class TransactionVersion(IntEnum):
     """The older protocol: partitions are added explicitly, the epoch stays the same between transactions."""
     V2 = 2
     """An epoch of its own for each transaction; the broker adds partitions at the first append."""
-
-
-@dataclass(frozen=True, slots=True)
-class InitProducerIdRequest:
-    """Ask for a producer id. With `transactional_id`, fences every older instance of it.
-
-    producer:      what the caller holds already (KIP-360), for bumping its own epoch.
-    two_phase:     transactions are decided by somebody outside, such as a database: none of them times out (KIP-939).
-    keep_prepared: leave an open transaction as it is, to be ended by the caller; otherwise it is aborted.
-    """
-
-    transactional_id: str | None
-    transaction_timeout_ms: int
-    producer: ProducerIdAndEpoch = NO_PRODUCER
-    two_phase: bool = False
-    keep_prepared: bool = False
-    client: ClientOrigin | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class InitProducerIdResponse:
-    """`ongoing`: under which id and epoch the transaction runs that was kept; None where there is none."""
-
-    producer: ProducerIdAndEpoch
-    ongoing: ProducerIdAndEpoch | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,29 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
-from semel.protocol.acls import Acl, AclFilter
-from semel.protocol.api.cluster import NodeState, Reassignment
-from semel.protocol.api.diagnostics import HISTORY_LIMIT, SNAPSHOT_LIMIT, Thresholds, TransactionHistory
-from semel.protocol.api.groups import FetchedOffset, GroupDescription, OffsetAndMetadata
-from semel.protocol.api.shared_transactions import CommitDecision, SharedDescription
-from semel.protocol.api.topics import IsolationLevel, ListOffset, TopicDescription
-from semel.protocol.api.transactions import TransactionDescription
-from semel.protocol.delegation_tokens import DelegationToken, NewDelegationToken
-from semel.protocol.errors import SemelError
-from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
-from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaFilter
-from semel.protocol.scram import ITERATIONS, SCRAM_MECHANISMS, UserDescription
+from semel.protocol.acls import AclFilter
+from semel.protocol.api.diagnostic_limits import HISTORY_LIMIT, SNAPSHOT_LIMIT
+from semel.protocol.api.topics import IsolationLevel
+from semel.protocol.quotas import QuotaFilter
+from semel.protocol.scram import ITERATIONS, SCRAM_MECHANISMS
 from semel.sdk.admin import token_calls
-from semel.sdk.admin.cluster_calls import ReplicasOfNodes
-from semel.sdk.admin.core import AdminCore, ConfigEntry, GroupListings, PartitionLag, TransactionListings, group_owners
-from semel.sdk.diagnosis.findings import Diagnosis
+from semel.sdk.admin.core import AdminCore, group_owners
 from semel.sdk.transport.awaiting import run, work
 from semel.sdk.transport.border import ends_tracebacks
 from semel.sdk.transport.client import ClientCore
-from semel.sdk.transport.kafka_names import AdminKafkaNames
 from semel.sdk.transport.options import ClientOptions, NotPicklable, checked_names
+
+if TYPE_CHECKING:
+    from semel.protocol.acls import Acl
+    from semel.protocol.api.cluster import NodeState, Reassignment
+    from semel.protocol.api.commit_decisions import CommitDecision
+    from semel.protocol.api.diagnostics import Thresholds, TransactionHistory
+    from semel.protocol.api.group_offsets import OffsetAndMetadata
+    from semel.protocol.api.groups import FetchedOffset, GroupDescription
+    from semel.protocol.api.shared_transactions import SharedDescription
+    from semel.protocol.api.topics import ListOffset, TopicDescription
+    from semel.protocol.api.transactions import TransactionDescription
+    from semel.protocol.delegation_tokens import DelegationToken, NewDelegationToken
+    from semel.protocol.errors import SemelError
+    from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+    from semel.protocol.quotas import ClientQuota, QuotaAlteration
+    from semel.protocol.scram import UserDescription
+    from semel.sdk.admin.cluster_calls import ReplicasOfNodes
+    from semel.sdk.admin.core import ConfigEntry, GroupListings, PartitionLag, TransactionListings
+    from semel.sdk.diagnosis.findings import Diagnosis
+    from semel.sdk.transport.kafka_names import AdminKafkaNames
 
 T = TypeVar("T")
 

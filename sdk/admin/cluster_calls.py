@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from semel.protocol.api.cluster import NodeState, Reassignment
 from semel.protocol.errors import SemelError
@@ -14,8 +14,11 @@ from semel.protocol.plain_messages import from_message
 from semel.protocol.v1 import cluster_pb2, common_pb2, metadata_pb2
 from semel.sdk.admin.parts import in_parts
 from semel.sdk.transport import rpcs as rpc
-from semel.sdk.transport.control import Control, item_error
+from semel.sdk.transport.item_errors import item_error
 from semel.sdk.transport.known_nodes import addresses_of
+
+if TYPE_CHECKING:
+    from semel.sdk.transport.control import Control
 
 _PARTITIONS_PER_REQUEST: Final = 500
 """A node decides on them a part at a time, and one that dies meanwhile has done whole requests."""

@@ -5,31 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from semel.protocol.acls import Acl, AclFilter
-from semel.protocol.api.cluster import NodeState, Reassignment
-from semel.protocol.api.diagnostics import (
-    HISTORY_LIMIT_MAX,
-    SNAPSHOT_LIMIT_MAX,
-    HangingEnd,
-    Thresholds,
-    TransactionHistory,
-)
-from semel.protocol.api.groups import (
-    NO_GENERATION,
-    FetchedOffset,
-    GroupDescription,
-    GroupListing,
-    GroupMemberDescription,
-    OffsetAndMetadata,
-)
-from semel.protocol.api.shared_transactions import (
-    NAME_BYTES_MAX,
-    AbortSharedRequest,
-    CommitDecision,
-    SharedDescription,
-)
+from semel.protocol.api.commit_decisions import NAME_BYTES_MAX
+from semel.protocol.api.group_offsets import NO_GENERATION
 from semel.protocol.api.topics import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -37,31 +16,37 @@ from semel.protocol.api.topics import (
     ListOffset,
     TopicDescription,
 )
-from semel.protocol.api.transactions import TransactionDescription, TransactionListing
 from semel.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE, decode_assignment
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, SemelError, UsageError, error_for
 from semel.protocol.ids import NO_TIMESTAMP, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.int_bounds import INT16_MAX, INT32_MAX, INT64_MAX
 from semel.protocol.proto_conversions import by_topic, partition_of, told_topic_id
-from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaFilter
-from semel.protocol.scram import UserDescription
 from semel.protocol.v1 import groups_pb2, metadata_pb2, topics_pb2, transactions_pb2
 from semel.sdk.admin import acl_calls, cluster_calls, quota_calls, user_calls
-from semel.sdk.admin.cluster_calls import ReplicasOfNodes
-from semel.sdk.diagnosis.calls import end_hanging, read_history, take_snapshots
-from semel.sdk.diagnosis.findings import Diagnosis
-from semel.sdk.diagnosis.rules import diagnose
-from semel.sdk.shared.calls import abort_shared, describe_shared
 from semel.sdk.transport import rpcs as rpc
 from semel.sdk.transport.arguments import as_offsets, check_partitions
-from semel.sdk.transport.client import ClientCore
-from semel.sdk.transport.control import check_item, item_error
 from semel.sdk.transport.coordinator_calls import ask_coordinators
+from semel.sdk.transport.item_errors import check_item, item_error
 from semel.sdk.transport.leader_calls import ask_leaders
 from semel.sdk.transport.offset_lookup import list_offsets, look_up_offsets
 from semel.sdk.transport.offset_parts import in_parts
 from semel.sdk.transport.options import check_int, check_name, check_text
-from semel.sdk.transport.rpcs import Request, Response
+
+if TYPE_CHECKING:
+    from semel.protocol.acls import Acl, AclFilter
+    from semel.protocol.api.cluster import NodeState, Reassignment
+    from semel.protocol.api.commit_decisions import CommitDecision
+    from semel.protocol.api.diagnostics import HangingEnd, Thresholds, TransactionHistory
+    from semel.protocol.api.group_offsets import OffsetAndMetadata
+    from semel.protocol.api.groups import FetchedOffset, GroupDescription, GroupListing  # noqa: F401 (in a string)
+    from semel.protocol.api.shared_transactions import SharedDescription
+    from semel.protocol.api.transactions import TransactionDescription, TransactionListing  # noqa: F401 (likewise)
+    from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaFilter
+    from semel.protocol.scram import UserDescription
+    from semel.sdk.admin.cluster_calls import ReplicasOfNodes
+    from semel.sdk.diagnosis.findings import Diagnosis
+    from semel.sdk.transport.client import ClientCore
+    from semel.sdk.transport.rpcs import Request, Response
 
 Listing = TypeVar("Listing")
 
@@ -109,11 +94,11 @@ class _Listings(list[Listing]):
         self.unreadable = unreadable
 
 
-class TransactionListings(_Listings[TransactionListing]):
+class TransactionListings(_Listings["TransactionListing"]):
     """Transactional ids. `unreadable` says why some are missing."""
 
 
-class GroupListings(_Listings[GroupListing]):
+class GroupListings(_Listings["GroupListing"]):
     """Groups. `unreadable` says why some are missing."""
 
 
@@ -280,6 +265,8 @@ class AdminCore:
     # --- Groups -------------------------------------------------------------------------------------------------------
 
     async def groups(self, states: Iterable[str]) -> GroupListings:
+        from semel.protocol.api.groups import GroupListing
+
         request = groups_pb2.ListGroupsRequest(states=states)
 
         async def ask(address: str | None, timeout_ms: float) -> groups_pb2.ListGroupsResponse:
@@ -296,6 +283,8 @@ class AdminCore:
         return GroupListings(listed.values(), _all_unreadable(answers, missing))
 
     async def group(self, group: str) -> GroupDescription:
+        from semel.protocol.api.groups import GroupDescription, GroupMemberDescription
+
         check_text("group", group)
         found = await self._control.call(rpc.DESCRIBE_GROUP, groups_pb2.DescribeGroupRequest(group_id=group))
         members = tuple(
@@ -332,6 +321,8 @@ class AdminCore:
     async def _group_offsets(
         self, group: str, request: groups_pb2.FetchOffsetsRequest
     ) -> dict[TopicPartition, FetchedOffset]:
+        from semel.protocol.api.groups import FetchedOffset
+
         request.group_id = check_text("group", group)
         response = await self._control.call(rpc.FETCH_OFFSETS, request)
         found = {}
@@ -403,6 +394,8 @@ class AdminCore:
     async def transactions(
         self, states: Iterable[str], producer_ids: Iterable[int], min_duration_ms: int, pattern: str
     ) -> TransactionListings:
+        from semel.protocol.api.transactions import TransactionListing
+
         request = transactions_pb2.ListTransactionsRequest(
             states=states,
             producer_ids=producer_ids,
@@ -437,6 +430,8 @@ class AdminCore:
         return TransactionListings(listed.values(), _all_unreadable(answers, missing))
 
     async def transaction(self, transactional_id: str) -> TransactionDescription:
+        from semel.protocol.api.transactions import TransactionDescription, TransactionListing  # noqa: F401 (likewise)
+
         check_text("transactional_id", transactional_id)
         request = transactions_pb2.DescribeTransactionRequest(transactional_id=transactional_id)
         found = await self._control.call(rpc.DESCRIBE_TRANSACTION, request)
@@ -455,9 +450,14 @@ class AdminCore:
         return list((await self.shared_transaction(key)).decisions)
 
     async def shared_transaction(self, key: str) -> SharedDescription:
+        from semel.sdk.shared.calls import describe_shared
+
         return await describe_shared(self._control, check_name("key", key, NAME_BYTES_MAX))
 
     async def abort_shared_transaction(self, key: str) -> SharedDescription:
+        from semel.protocol.api.shared_transactions import AbortSharedRequest
+        from semel.sdk.shared.calls import abort_shared
+
         found = await self.shared_transaction(key)
         if not found.attempt:
             raise error_for(
@@ -536,22 +536,33 @@ class AdminCore:
     # --- Looking into trouble -----------------------------------------------------------------------------------------
 
     async def diagnose(self, thresholds: Thresholds | None, limit: int) -> Diagnosis:
+        from semel.protocol.api.diagnostic_limits import SNAPSHOT_LIMIT_MAX
+        from semel.sdk.diagnosis.calls import take_snapshots
+        from semel.sdk.diagnosis.rules import diagnose
+
         return diagnose(
             await take_snapshots(self._control, check_int("limit", limit, 1, SNAPSHOT_LIMIT_MAX)), thresholds
         )
 
     async def transaction_history(self, key: str, limit: int) -> TransactionHistory:
+        from semel.protocol.api.diagnostic_limits import HISTORY_LIMIT_MAX
+        from semel.sdk.diagnosis.calls import read_history
+
         return await read_history(
             self._control, check_text("key", key), check_int("limit", limit, 1, HISTORY_LIMIT_MAX)
         )
 
     async def abort_hanging_transaction(self, partition: TopicPartition, start_offset: int) -> ProducerIdAndEpoch:
+        from semel.protocol.api.diagnostics import HangingEnd
+
         producer, _ = await self._end_hanging(partition, start_offset, HangingEnd.ABORT)
         return producer
 
     async def finish_hanging_transaction(
         self, partition: TopicPartition, start_offset: int, outcome: Literal["commit", "abort"] | None
     ) -> bool:
+        from semel.protocol.api.diagnostics import HangingEnd
+
         ends = {None: HangingEnd.AS_DECIDED, "commit": HangingEnd.AS_COMMIT, "abort": HangingEnd.AS_ABORT}
         if outcome not in ends:
             raise UsageError(f"outcome is 'commit' or 'abort', or left out, not {outcome!r}")
@@ -561,6 +572,8 @@ class AdminCore:
     async def _end_hanging(
         self, partition: TopicPartition, start_offset: int, end: HangingEnd
     ) -> tuple[ProducerIdAndEpoch, bool]:
+        from semel.sdk.diagnosis.calls import end_hanging
+
         (tp,) = check_partitions([partition])
         check_int("start_offset", start_offset, 0, INT64_MAX)
         # Asked first: the call itself is tried again for long where the partition might be about to come.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from semel.protocol.quota_messages import alteration_message, entity_of_message, filter_message, quota_of
-from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaFilter
 from semel.protocol.v1 import quotas_pb2
 from semel.sdk.admin.parts import in_parts
 from semel.sdk.transport import rpcs as rpc
-from semel.sdk.transport.control import Control, check_item
+from semel.sdk.transport.item_errors import check_item
+
+if TYPE_CHECKING:
+    from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaFilter
+    from semel.sdk.transport.control import Control
 
 _PER_REQUEST: Final = 1_000
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from semel.protocol.delegation_token_messages import token_of
-from semel.protocol.delegation_tokens import EXPIRE_NOW_MS, DelegationToken, NewDelegationToken
+from semel.protocol.delegation_tokens import EXPIRE_NOW_MS, NewDelegationToken
 from semel.protocol.errors import UsageError
 from semel.protocol.int_bounds import INT64_MAX
 from semel.protocol.v1 import delegation_tokens_pb2 as messages
 from semel.sdk.transport import rpcs as rpc
-from semel.sdk.transport.control import Control
+
+if TYPE_CHECKING:
+    from semel.protocol.delegation_tokens import DelegationToken
+    from semel.sdk.transport.control import Control
 
 
 async def create_token(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from semel.protocol.errors import UsageError
 from semel.protocol.scram import (
@@ -17,8 +18,11 @@ from semel.protocol.scram import (
 from semel.protocol.user_messages import verifier_message
 from semel.protocol.v1 import users_pb2
 from semel.sdk.transport import rpcs as rpc
-from semel.sdk.transport.control import Control, check_item
+from semel.sdk.transport.item_errors import check_item
 from semel.sdk.transport.login import PASSWORD_BYTES_MAX
+
+if TYPE_CHECKING:
+    from semel.sdk.transport.control import Control
 
 
 async def set_password(control: Control, user: str, password: str, mechanisms: Sequence[str], iterations: int) -> None:

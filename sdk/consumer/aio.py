@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from semel.protocol.api.groups import OffsetAndMetadata
+from semel.protocol.api.group_offsets import OffsetAndMetadata
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from semel.protocol.errors import SemelError, UsageError
 from semel.protocol.ids import TopicPartition

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Generic, TypeVar, Unpack
 
-from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
+from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
 from semel.protocol.errors import RetriableError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.int_bounds import INT64_MAX

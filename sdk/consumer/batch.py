@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from operator import length_hint
 
-from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
+from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_decoder import Record

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
+from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
 from semel.protocol.api.topics import IsolationLevel
 from semel.protocol.errors import AbortTransactionError, ErrorCode, RetriableError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
@@ -30,7 +30,7 @@ from semel.sdk.consumer.subscription import OffsetReset, PartitionState, Subscri
 from semel.sdk.consumer.topic_watch import TopicWatch
 from semel.sdk.telemetry import metrics, tracing
 from semel.sdk.transport.client import ClientCore
-from semel.sdk.transport.control import item_error
+from semel.sdk.transport.item_errors import item_error
 from semel.sdk.transport.offset_lookup import list_offsets
 from semel.sdk.transport.offset_parts import in_parts
 from semel.sdk.transport.rpcs import COMMIT_OFFSETS, FETCH_OFFSETS

@@ -16,7 +16,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from enum import Enum
 
-from semel.protocol.api.groups import NO_GENERATION, GroupMetadata
+from semel.protocol.api.group_offsets import NO_GENERATION, GroupMetadata
 from semel.protocol.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
     decode_assignment,
@@ -30,7 +30,7 @@ from semel.protocol.ids import TopicPartition
 from semel.protocol.v1 import groups_pb2
 from semel.sdk.telemetry import tracing
 from semel.sdk.transport.client import ClientCore
-from semel.sdk.transport.control import item_error
+from semel.sdk.transport.item_errors import item_error
 from semel.sdk.transport.rpcs import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 
 _log = logging.getLogger("semel.consumer")

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from semel.protocol.acl_messages import acl_message, acl_of
 from semel.protocol.acls import Acl, AclFilter
-from semel.protocol.api.diagnostics import SNAPSHOT_LIMIT, HangingEnd, NodeSnapshot, TransactionHistory
+from semel.protocol.api.diagnostic_limits import SNAPSHOT_LIMIT
+from semel.protocol.api.diagnostics import HangingEnd, NodeSnapshot, TransactionHistory
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.plain_messages import from_message

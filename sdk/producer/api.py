@@ -6,22 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
-from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
-from semel.protocol.api.shared_transactions import CommitDecision
+from semel.protocol.api.group_offsets import OffsetAndMetadata
 from semel.protocol.errors import AbortTransactionError, RetriableError, SemelError, UsageError
-from semel.protocol.ids import TopicPartition
 from semel.sdk.producer.core import ProducerCore
 from semel.sdk.producer.lifetime import close_when_dropped
-from semel.sdk.producer.partitioner import Partitioner
 from semel.sdk.producer.sender import IN_FLIGHT_MAX
 from semel.sdk.producer.sending import Sending, TransactionSending
-from semel.sdk.producer.settings import ProducerOptions, producer_options
+from semel.sdk.producer.settings import producer_options
 from semel.sdk.producer.transaction import (
-    CommitSource,
     CommitToken,
-    PreparedTransaction,
     as_prepared,
     check_commits,
     nothing_took_effect,
@@ -31,9 +26,20 @@ from semel.sdk.telemetry import tracing
 from semel.sdk.transport.arguments import check_seconds
 from semel.sdk.transport.blocking import run, work
 from semel.sdk.transport.border import ends_tracebacks
-from semel.sdk.transport.kafka_names import ProducerKafkaNames
 from semel.sdk.transport.options import checked_names
-from semel.sdk.transport.serde import Serializer
+
+if TYPE_CHECKING:
+    from semel.protocol.api.commit_decisions import CommitDecision
+    from semel.protocol.api.group_offsets import GroupMetadata
+    from semel.protocol.ids import TopicPartition
+    from semel.sdk.producer.partitioner import Partitioner
+    from semel.sdk.producer.settings import ProducerOptions
+    from semel.sdk.producer.transaction import (
+        CommitSource,
+        PreparedTransaction,
+    )
+    from semel.sdk.transport.kafka_names import ProducerKafkaNames
+    from semel.sdk.transport.serde import Serializer
 
 
 @ends_tracebacks

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from semel.protocol.api.metadata import NodeDescription
-from semel.protocol.api.transactions import InitProducerIdRequest
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.errors import (
     ErrorCode,
     FatalError,

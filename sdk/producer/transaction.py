@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
-from semel.protocol.api.shared_transactions import NAME_BYTES_MAX
-from semel.protocol.errors import AbortTransactionError, RetriableError, UsageError
-from semel.protocol.ids import TopicPartition
+from semel.protocol.api.commit_decisions import NAME_BYTES_MAX
+from semel.protocol.errors import AbortTransactionError, UsageError
 from semel.protocol.int_bounds import INT64_MAX
 from semel.sdk.transport.arguments import check_payload
 from semel.sdk.transport.options import check_int, check_name
+
+if TYPE_CHECKING:
+    from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
+    from semel.protocol.errors import RetriableError
+    from semel.protocol.ids import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

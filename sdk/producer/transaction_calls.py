@@ -9,9 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
-from semel.protocol.api.shared_transactions import CommitDecision
-from semel.protocol.api.transactions import InitProducerIdRequest, InitProducerIdResponse
+from semel.protocol.api.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from semel.protocol.errors import (
     AbortTransactionError,
     ErrorCode,
@@ -21,24 +19,29 @@ from semel.protocol.errors import (
     SemelError,
     UsageError,
 )
-from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch, TopicPartition
+from semel.protocol.ids import NO_PRODUCER
 from semel.protocol.proto_conversions import decision_of, producer_message, producer_of
 from semel.protocol.v1 import shared_pb2, transactions_pb2
 from semel.runtime.backoff import MARKERS_FIRST_MS, Backoff
 from semel.sdk.producer.beside_records import BesideRecords
-from semel.sdk.producer.sender import Sender
-from semel.sdk.producer.transaction import CommitSource, CommitToken, PreparedTransaction
+from semel.sdk.producer.transaction import PreparedTransaction
 from semel.sdk.producer.transaction_manager import State, TransactionManager
 from semel.sdk.telemetry import metrics, tracing
-from semel.sdk.transport.control import Control, item_error
+from semel.sdk.transport.item_errors import item_error
 from semel.sdk.transport.offset_parts import in_parts
-from semel.sdk.transport.options import ClientOptions
 from semel.sdk.transport.rpcs import DESCRIBE_SHARED, END_TRANSACTION, INIT_PRODUCER_ID, TXN_COMMIT_OFFSETS, Key
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span
 
+    from semel.protocol.api.commit_decisions import CommitDecision
+    from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
+    from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+    from semel.sdk.producer.sender import Sender
+    from semel.sdk.producer.transaction import CommitSource, CommitToken
+    from semel.sdk.transport.control import Control
+    from semel.sdk.transport.options import ClientOptions
     from semel.runtime.kafka_client.connection import Connection
 
 

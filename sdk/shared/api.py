@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
-from semel.protocol.api.shared_transactions import CommitDecision, OpenSharedRequest
+from semel.protocol.api.commit_decisions import CommitDecision
+from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
+from semel.protocol.api.shared_transactions import OpenSharedRequest
 from semel.protocol.errors import SemelError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.sdk.producer.api import RecordSender

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from semel.protocol.api.commit_decisions import NO_SEQUENCE
 from semel.protocol.api.shared_transactions import (
-    NO_SEQUENCE,
     AbortSharedRequest,
     CommitOutcome,
     CommitSharedRequest,

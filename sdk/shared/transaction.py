@@ -7,12 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
+from semel.protocol.api.commit_decisions import NAME_BYTES_MAX, NO_SEQUENCE, CommitDecision
+from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
 from semel.protocol.api.shared_transactions import (
-    NAME_BYTES_MAX,
-    NO_SEQUENCE,
     AbortSharedRequest,
-    CommitDecision,
     CommitOutcome,
     CommitSharedRequest,
     CommitSharedResponse,

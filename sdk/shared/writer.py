@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from semel.protocol.api.shared_transactions import CommitDecision, LeaveSharedRequest, OpenSharedRequest
+from semel.protocol.api.commit_decisions import CommitDecision
+from semel.protocol.api.shared_transactions import LeaveSharedRequest, OpenSharedRequest
 from semel.protocol.errors import (
     AbortTransactionError,
     ErrorCode,

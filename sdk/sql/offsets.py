@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.dialects import mysql
 
-from semel.protocol.api.groups import GroupMetadata
+from semel.protocol.api.group_offsets import GroupMetadata
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.sdk.sql.database import Database

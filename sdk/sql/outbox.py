@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from semel.protocol.api.shared_transactions import CommitDecision
+from semel.protocol.api.commit_decisions import CommitDecision
 from semel.protocol.errors import (
     AbortTransactionError,
     ErrorCode,

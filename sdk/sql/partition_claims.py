@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
+from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
 from semel.protocol.errors import (
     AbortTransactionError,

@@ -18,8 +18,9 @@ from semel.broker.config.sources import LoadedConfig, load_config
 from semel.broker.handlers.topics.changes import create_topics, delete_topics
 from semel.broker.node import Listener, Node
 from semel.protocol.api.groups import OffsetFetchRequest
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.topics import IsolationLevel, NewTopic
-from semel.protocol.api.transactions import DescribeTransactionRequest, InitProducerIdRequest
+from semel.protocol.api.transactions import DescribeTransactionRequest
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError, error_for
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_decoder import Record

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from semel.protocol.api.groups import OffsetAndMetadata
-from semel.protocol.api.shared_transactions import PAYLOAD_BYTES_MAX
+from semel.protocol.api.commit_decisions import PAYLOAD_BYTES_MAX
+from semel.protocol.api.group_offsets import OffsetAndMetadata
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.int_bounds import INT64_MAX

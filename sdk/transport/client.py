@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from semel.protocol.compiled import warn_if_interpreted
 from semel.runtime.clock import Clock
 from semel.runtime.kafka_client.connection import Connection
 from semel.sdk.transport.cluster import Cluster
 from semel.sdk.transport.connection import Connections
-from semel.sdk.transport.control import Control
 from semel.sdk.transport.in_process import find_link
 from semel.sdk.transport.options import ClientOptions
 from semel.sdk.transport.rpcs import Key
 from semel.sdk.transport.security import Access
 from semel.sdk.transport.silent_nodes import SilentNodes
 from semel.sdk.transport.surroundings import surroundings
+
+if TYPE_CHECKING:
+    pass
 
 T = TypeVar("T")
 
@@ -29,6 +31,8 @@ class ClientCore:
 
         clock: where everything in the client reads the time; None: that of its surroundings, so the machine's
         """
+        from semel.sdk.transport.control import Control  # brings gRPC, which a program needs once it makes a client
+
         warn_if_interpreted()
         self.options = options
         here = surroundings()

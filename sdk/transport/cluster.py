@@ -9,17 +9,23 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from semel.protocol.api.metadata import NodeDescription
 from semel.protocol.api.topics import PartitionDescription, TopicDescription
-from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
-from semel.protocol.ids import NO_LEADER, TopicId, TopicPartition
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError
+from semel.protocol.ids import NO_LEADER
 from semel.protocol.proto_conversions import partition_of, told_topic_id
 from semel.protocol.v1 import metadata_pb2
-from semel.runtime.clock import Clock
-from semel.sdk.transport.control import Control, item_error
-from semel.sdk.transport.options import ClientOptions
+from semel.sdk.transport.item_errors import item_error
 from semel.sdk.transport.rpcs import GET_METADATA
+
+if TYPE_CHECKING:
+    from semel.protocol.errors import SemelError
+    from semel.protocol.ids import TopicId, TopicPartition
+    from semel.runtime.clock import Clock
+    from semel.sdk.transport.control import Control
+    from semel.sdk.transport.options import ClientOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from semel.protocol.api.clients import CLIENT_METADATA
 from semel.protocol.api.elsewhere import GO_TO_METADATA, ElsewhereError, elsewhere
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, error_for
-from semel.protocol.v1 import common_pb2, metadata_pb2
+from semel.protocol.v1 import metadata_pb2
 from semel.runtime.clock import Clock
 from semel.runtime.retrying import attempted
 from semel.sdk.telemetry import tracing
@@ -79,23 +79,6 @@ _PROOF_S: Final = 3.0
 """How long the node may take to answer that."""
 _HOPS_MAX: Final = 3
 """How often one attempt is sent on to another node. More is a cluster that does not agree yet: a pause helps."""
-
-
-def check_item(error: common_pb2.Error, what: str) -> None:
-    """Raise the exception for the error of one item of an answer, if it has one. `what` names the item."""
-    if error.code:
-        raise item_error(error, what)
-
-
-def item_error(error: common_pb2.Error, what: str) -> SemelError:
-    """Return the exception for the error of one item of an answer."""
-    try:
-        code = ErrorCode(error.code)
-    except ValueError:
-        return FatalError(f"{what}: unknown error {error.code} {error.name}: {error.message}")
-    said = error.message or error.name or code.name
-    names_it = what in said or what.replace("'", "") in said  # "topic 'orders': topic orders already exists"
-    return error_for(code, said if names_it else f"{what}: {said}")
 
 
 class Control:

@@ -9,7 +9,7 @@ from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.v1 import common_pb2, topics_pb2
 from semel.sdk.transport.client import ClientCore
-from semel.sdk.transport.control import item_error
+from semel.sdk.transport.item_errors import item_error
 from semel.sdk.transport.leader_calls import ask_leaders
 from semel.sdk.transport.rpcs import LIST_OFFSETS
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from semel.protocol.errors import SemelError
-from semel.runtime.kafka_client.connection import Connection
-from semel.sdk.transport.cluster import Cluster, ClusterSnapshot
-from semel.sdk.transport.control import Control
+
+if TYPE_CHECKING:
+    from semel.runtime.kafka_client.connection import Connection
+    from semel.sdk.transport.cluster import Cluster, ClusterSnapshot
+    from semel.sdk.transport.control import Control
 
 _log = logging.getLogger("semel.client")
 

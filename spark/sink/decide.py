@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from semel.protocol.api.groups import OffsetAndMetadata
-from semel.protocol.api.shared_transactions import CommitDecision, SharedDescription
+from semel.protocol.api.commit_decisions import CommitDecision
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.api.shared_transactions import SharedDescription
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.sdk.shared.api import SharedTransaction

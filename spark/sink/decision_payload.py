@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from semel.protocol.api.shared_transactions import PAYLOAD_BYTES_MAX
+from semel.protocol.api.commit_decisions import PAYLOAD_BYTES_MAX
 from semel.spark.sink.checkpoint import SourceRange
 
 _SINK_BYTES_MAX: Final = 4 << 10

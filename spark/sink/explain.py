@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from semel.protocol.api.shared_transactions import CommitDecision
+from semel.protocol.api.commit_decisions import CommitDecision
 from semel.protocol.errors import (
     AbortTransactionError,
     ErrorCode,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote
 
-from semel.protocol.api.shared_transactions import NAME_BYTES_MAX
+from semel.protocol.api.commit_decisions import NAME_BYTES_MAX
 from semel.protocol.errors import UsageError
 from semel.sdk.shared.api import SharedTransaction
 from semel.spark.clients import ProcessTransaction

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from semel import testing as testing
     from semel.broker.start_errors import NodeStartError
     from semel.protocol.acls import Acl, AclFilter, AclOperation, AclPermission, PatternType, ResourceType
-    from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
-    from semel.protocol.api.shared_transactions import CommitDecision
+    from semel.protocol.api.commit_decisions import CommitDecision
+    from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
     from semel.protocol.errors import (
         AbortTransactionError,
         ErrorCode,
@@ -107,7 +107,7 @@ _MODULES = {
     "Admin": "sdk.admin.api",
     "Batch": "sdk.consumer.batch",
     "ClientQuota": "protocol.quotas",
-    "CommitDecision": "protocol.api.shared_transactions",
+    "CommitDecision": "protocol.api.commit_decisions",
     "CommitSource": "sdk.producer.transaction",
     "ConfigError": "runtime.setting",
     "Consumer": "sdk.consumer.api",
@@ -117,9 +117,9 @@ _MODULES = {
     "ErrorCode": "protocol.errors",
     "FatalError": "protocol.errors",
     "FencedError": "protocol.errors",
-    "GroupMetadata": "protocol.api.groups",
+    "GroupMetadata": "protocol.api.group_offsets",
     "NodeStartError": "broker.start_errors",
-    "OffsetAndMetadata": "protocol.api.groups",
+    "OffsetAndMetadata": "protocol.api.group_offsets",
     "PatternType": "protocol.acls",
     "PreparedTransaction": "sdk.producer.transaction",
     "Producer": "sdk.producer.api",

@@ -25,11 +25,8 @@ from running_node import channel_to
 import semel
 from semel.broker.node import Node
 from semel.cli.demo.processes import NodeProcess
-from semel.protocol.api.transactions import (
-    EndTxnRequest,
-    InitProducerIdRequest,
-    TransactionVersion,
-)
+from semel.protocol.api.producer_ids import InitProducerIdRequest
+from semel.protocol.api.transactions import EndTxnRequest, TransactionVersion
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from txn_shard import TxnShard
 
+from semel.protocol.api.commit_decisions import CommitDecision
 from semel.protocol.api.shared_transactions import (
     AbortSharedRequest,
-    CommitDecision,
     CommitSharedRequest,
     DescribeSharedRequest,
     LeaveSharedRequest,

@@ -12,7 +12,7 @@ from spark_copy import Copy, produce
 from spark_query import VALUES, Query, settled_values, task, values
 
 import semel
-from semel.protocol.api.groups import GroupMetadata
+from semel.protocol.api.group_offsets import GroupMetadata
 from semel.protocol.errors import FatalError, RetriableError
 from semel.protocol.ids import TopicPartition
 from semel.spark.sink.batch_writer import SemelBatchWriter

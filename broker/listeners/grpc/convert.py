@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from semel.broker.listeners.grpc.errors import item_error
-from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.api.groups import OffsetCommitRequest
 from semel.protocol.api.metadata import TopicResult
 from semel.protocol.api.topics import IsolationLevel, TopicDescription
 from semel.protocol.errors import UsageError

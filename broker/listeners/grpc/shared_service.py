@@ -6,10 +6,9 @@ from semel.broker.acls.rights import rights_of_call
 from semel.broker.listeners.grpc.edge import Context
 from semel.broker.permitted import transactions
 from semel.broker.services import Services
+from semel.protocol.api.commit_decisions import NO_SEQUENCE, CommitDecision
 from semel.protocol.api.shared_transactions import (
-    NO_SEQUENCE,
     AbortSharedRequest,
-    CommitDecision,
     CommitOutcome,
     CommitSharedRequest,
     DescribeSharedRequest,

@@ -10,13 +10,13 @@ from semel.broker.listeners.grpc.edge import Context
 from semel.broker.listeners.grpc.errors import item_error
 from semel.broker.permitted import transactions
 from semel.broker.services import Services
-from semel.protocol.api.shared_transactions import NO_SEQUENCE
+from semel.protocol.api.commit_decisions import NO_SEQUENCE
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.transactions import (
     AbortTransactionRequest,
     AddPartitionsToTxnRequest,
     DescribeTransactionRequest,
     EndTxnRequest,
-    InitProducerIdRequest,
     ListTransactionsRequest,
 )
 from semel.protocol.ids import TopicPartition

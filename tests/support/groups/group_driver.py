@@ -12,6 +12,7 @@ from semel.group_coordinator.config import GroupConfig
 from semel.group_coordinator.consumer.topics import NO_TOPICS, Topics, TopicsSource
 from semel.group_coordinator.effects import GroupEvent
 from semel.group_coordinator.machine import GroupMachine
+from semel.protocol.api.group_offsets import OffsetAndMetadata
 from semel.protocol.api.groups import (
     GroupProtocol,
     HeartbeatRequest,
@@ -19,7 +20,6 @@ from semel.protocol.api.groups import (
     JoinGroupResponse,
     LeaveGroupRequest,
     MemberIdentity,
-    OffsetAndMetadata,
     OffsetCommitRequest,
     OffsetFetchRequest,
     SyncGroupRequest,

@@ -11,11 +11,11 @@ import pytest
 from memory_log import MemoryLog
 from ready_topic import topic_is_ready
 
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.transactions import (
     AddPartitionsToTxnRequest,
     DescribeTransactionRequest,
     EndTxnRequest,
-    InitProducerIdRequest,
     TransactionVersion,
     TxnMarker,
 )

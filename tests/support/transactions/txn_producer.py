@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from txn_shard import TxnShard
 
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.transactions import (
     AddPartitionsToTxnRequest,
     DescribeTransactionRequest,
     EndTxnRequest,
-    InitProducerIdRequest,
     TransactionVersion,
 )
 from semel.protocol.errors import ErrorCode, SemelError

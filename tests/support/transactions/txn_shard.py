@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.shared_transactions import OpenSharedRequest
-from semel.protocol.api.transactions import EndTxnRequest, InitProducerIdRequest
+from semel.protocol.api.transactions import EndTxnRequest
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 from semel.runtime.machine import TICK, CoordinatorRecord, Ticket

@@ -16,8 +16,8 @@ from running_node import batch, create_topic, run_with_node
 from semel.broker.acls.rights import Rights
 from semel.broker.handlers.produce.large import PART
 from semel.broker.node import Node
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.topics import IsolationLevel
-from semel.protocol.api.transactions import InitProducerIdRequest
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import ZERO_TOPIC_ID, TopicId, TopicPartition
 from semel.protocol.kafka.api import ApiKey, build_request_header, parse_response_header

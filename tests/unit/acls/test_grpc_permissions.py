@@ -24,8 +24,10 @@ from semel.broker.acls.requirements import GRPC
 from semel.broker.handlers.offset_commit import commit_offsets
 from semel.broker.listeners.grpc.errors import ERROR_METADATA
 from semel.broker.node import Node
-from semel.protocol.api.groups import NO_GENERATION, NO_MEMBER_ID, OffsetAndMetadata, OffsetCommitRequest
-from semel.protocol.api.transactions import AddPartitionsToTxnRequest, InitProducerIdRequest, TransactionVersion
+from semel.protocol.api.group_offsets import NO_GENERATION, NO_MEMBER_ID, OffsetAndMetadata
+from semel.protocol.api.groups import OffsetCommitRequest
+from semel.protocol.api.producer_ids import InitProducerIdRequest
+from semel.protocol.api.transactions import AddPartitionsToTxnRequest, TransactionVersion
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 from semel.protocol.kafka.api import ApiKey

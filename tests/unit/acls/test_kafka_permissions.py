@@ -20,8 +20,10 @@ from semel.broker.listeners.kafka.all_apis import ALL_APIS
 from semel.broker.node import Node
 from semel.broker.permitted import acls as permitted_acls
 from semel.protocol.acls import AclFilter
-from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
-from semel.protocol.api.transactions import AddPartitionsToTxnRequest, InitProducerIdRequest
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.api.groups import OffsetCommitRequest
+from semel.protocol.api.producer_ids import InitProducerIdRequest
+from semel.protocol.api.transactions import AddPartitionsToTxnRequest
 from semel.protocol.consumer_protocol import Subscription, decode_subscription, encode_subscription
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition

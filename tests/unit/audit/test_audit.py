@@ -24,12 +24,12 @@ from semel.broker.node_log import JsonFormatter, TextFormatter, configure_loggin
 from semel.broker.permitted import configs, groups, topics
 from semel.broker.permitted.metadata import topics_by_name
 from semel.protocol.api.clients import ClientOrigin
+from semel.protocol.api.group_offsets import OffsetAndMetadata
 from semel.protocol.api.groups import (
     GroupProtocol,
     JoinGroupRequest,
     LeaveGroupRequest,
     MemberIdentity,
-    OffsetAndMetadata,
     OffsetCommitRequest,
     SyncGroupRequest,
 )

@@ -29,8 +29,8 @@ from semel.broker.metadata.image import MetadataImage
 from semel.broker.permitted.topics import delete
 from semel.broker.start_errors import NodeStartError
 from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ResourceType
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.topics import NewTopic
-from semel.protocol.api.transactions import InitProducerIdRequest
 from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 from semel.protocol.kafka.api import ApiKey

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from group_driver import GroupDriver, commit, fetch
 
-from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.api.groups import OffsetCommitRequest
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 

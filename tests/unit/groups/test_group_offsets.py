@@ -30,13 +30,8 @@ from semel.group_coordinator.records.schemas import (
     record_size_bytes,
 )
 from semel.group_coordinator.requests import BeginVerification, TopicsDeleted, VerifiedCommit
-from semel.protocol.api.groups import (
-    DeleteGroupRequest,
-    DeleteGroupResponse,
-    FetchedOffset,
-    OffsetAndMetadata,
-    OffsetDeleteRequest,
-)
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.api.groups import DeleteGroupRequest, DeleteGroupResponse, FetchedOffset, OffsetDeleteRequest
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.schema import Writer

@@ -14,7 +14,8 @@ from running_node import batch, channel_to, create_topic, running_node
 from semel.broker.listeners.grpc.data_service import UNANSWERED_MAX
 from semel.broker.listeners.grpc.errors import ERROR_METADATA
 from semel.broker.node import Node
-from semel.protocol.api.transactions import AbortTransactionRequest, InitProducerIdRequest
+from semel.protocol.api.producer_ids import InitProducerIdRequest
+from semel.protocol.api.transactions import AbortTransactionRequest
 from semel.protocol.batch_header import iter_batches
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_decoder import decode_records

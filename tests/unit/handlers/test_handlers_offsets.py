@@ -15,7 +15,9 @@ from semel.broker.handlers.offset_commit import commit_offsets
 from semel.broker.logs.data_folder import PartitionOffsets
 from semel.broker.node import Node
 from semel.broker.permitted.topics import delete
-from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.api.groups import OffsetCommitRequest, OffsetFetchRequest
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.topics import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -23,7 +25,6 @@ from semel.protocol.api.topics import (
     IsolationLevel,
     ListOffsetsRequest,
 )
-from semel.protocol.api.transactions import InitProducerIdRequest
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition

@@ -18,7 +18,8 @@ from semel.broker.handlers.topics.changes import (
 )
 from semel.broker.handlers.topics.rules import check_topic_name, collides, unified_names
 from semel.broker.node import Node
-from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.api.groups import OffsetCommitRequest, OffsetFetchRequest
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, UsageError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition, new_topic_id

@@ -19,12 +19,13 @@ from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
 from semel.broker.log.journal import Journal, JournalConfig
 from semel.broker.logs.commit_tracker import CommitTracker
 from semel.broker.node import Node
-from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.api.groups import OffsetCommitRequest, OffsetFetchRequest
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.transactions import (
     AddPartitionsToTxnRequest,
     DescribeTransactionRequest,
     EndTxnRequest,
-    InitProducerIdRequest,
     TxnMarker,
 )
 from semel.protocol.errors import ErrorCode

@@ -18,11 +18,11 @@ from semel.broker.metadata.changes import PartitionState, TopicCreated
 from semel.broker.metadata.database import MetadataUnavailableError
 from semel.broker.metadata.image import MetadataImage
 from semel.broker.node import Node
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.transactions import (
     AddPartitionsToTxnRequest,
     DescribeTransactionRequest,
     EndTxnRequest,
-    InitProducerIdRequest,
     TransactionVersion,
     TxnMarker,
 )

@@ -13,8 +13,9 @@ from kafka_calls import call, request_body
 from running_node import create_topic, running_node
 
 from semel.broker.node import Node
-from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
-from semel.protocol.api.transactions import InitProducerIdRequest
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.api.groups import OffsetCommitRequest
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.consumer_protocol import Assignment, Subscription, encode_assignment, encode_subscription
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition, new_topic_id

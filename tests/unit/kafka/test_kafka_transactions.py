@@ -23,9 +23,10 @@ from kafka_transactions import (
 )
 from running_node import create_topic, running_node
 
+from semel.protocol.api.commit_decisions import NAME_BYTES_MAX
 from semel.protocol.api.groups import GroupProtocol, JoinGroupRequest
-from semel.protocol.api.shared_transactions import NAME_BYTES_MAX, OpenSharedRequest
-from semel.protocol.api.transactions import InitProducerIdRequest
+from semel.protocol.api.producer_ids import InitProducerIdRequest
+from semel.protocol.api.shared_transactions import OpenSharedRequest
 from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import MAX_PRODUCER_EPOCH, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.api import ApiKey

@@ -29,7 +29,7 @@ from semel.broker.log.producer_snapshot import decode_snapshot
 from semel.cli.main import app
 from semel.group_coordinator.records import consumer_schemas, schemas
 from semel.group_coordinator.records.consumer_state import MemberAssignment, MemberDetails
-from semel.protocol.api.shared_transactions import CommitDecision
+from semel.protocol.api.commit_decisions import CommitDecision
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.compression import Compression
 from semel.protocol.corruption import CorruptDataError

@@ -18,8 +18,8 @@ from semel.broker.handlers.topics.changes import create_topics, delete_topics
 from semel.broker.logs.offline import OfflineKind
 from semel.broker.node import Node as WholeNode
 from semel.broker.start_errors import StartFailure
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.topics import NewTopic
-from semel.protocol.api.transactions import InitProducerIdRequest
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import TRANSACTIONS_TOPIC, TopicPartition
 from semel.runtime.disk_storage import DiskStorage

@@ -23,7 +23,7 @@ from semel.broker.logs.opening import next_step
 from semel.broker.logs.partition import Partition
 from semel.broker.node import Node as WholeNode
 from semel.broker.start_errors import StartFailure
-from semel.protocol.api.transactions import InitProducerIdRequest
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.batch_header import iter_batches
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import TRANSACTIONS_TOPIC, TopicPartition

@@ -16,19 +16,11 @@ from semel.broker.coordinators import Coordinators
 from semel.broker.handlers.topics.changes import create_internal_topic, create_topics, delete_topics
 from semel.broker.metadata.changes import BrokerFenced, BrokerRegistered, Change, PartitionState, TopicCreated
 from semel.broker.node import Node
-from semel.protocol.api.groups import (
-    DescribeGroupRequest,
-    ListGroupsRequest,
-    OffsetAndMetadata,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-)
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.api.groups import DescribeGroupRequest, ListGroupsRequest, OffsetCommitRequest, OffsetFetchRequest
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.topics import NewTopic
-from semel.protocol.api.transactions import (
-    DescribeTransactionRequest,
-    InitProducerIdRequest,
-    ListTransactionsRequest,
-)
+from semel.protocol.api.transactions import DescribeTransactionRequest, ListTransactionsRequest
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import (
     NO_LEADER,

@@ -24,7 +24,8 @@ from semel.broker.metadata.store import METADATA_FILE, MetadataStore, sqlite_url
 from semel.broker.node import Node
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.cli.serve import _stop_on_signals
-from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.api.groups import OffsetCommitRequest, OffsetFetchRequest
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, SemelError

@@ -22,12 +22,13 @@ from semel.broker.metadata.image import MetadataImage
 from semel.broker.node import Node
 from semel.broker.peers.secret import read_secret
 from semel.broker.routing.verification import VerificationRouter
-from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.api.groups import OffsetCommitRequest
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.transactions import (
     AddPartitionsToTxnRequest,
     DescribeTransactionRequest,
     EndTxnRequest,
-    InitProducerIdRequest,
     TransactionVersion,
     TxnMarker,
 )

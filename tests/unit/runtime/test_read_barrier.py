@@ -47,6 +47,7 @@ from semel.protocol.api.groups import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.shared_transactions import (
     AbortSharedRequest,
     CommitSharedRequest,
@@ -59,7 +60,6 @@ from semel.protocol.api.transactions import (
     AddPartitionsToTxnRequest,
     DescribeTransactionRequest,
     EndTxnRequest,
-    InitProducerIdRequest,
     ListTransactionsRequest,
     TransactionVersion,
 )

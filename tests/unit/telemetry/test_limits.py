@@ -27,9 +27,10 @@ from semel.broker.node import Node
 from semel.broker.permitted.users import alter_users
 from semel.protocol.acls import Acl, AclOperation, AclPermission, PatternType, ResourceType
 from semel.protocol.api.consumer_groups import ConsumerGroupHeartbeatRequest
-from semel.protocol.api.groups import GroupProtocol, JoinGroupRequest, OffsetAndMetadata, OffsetCommitRequest
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.api.groups import GroupProtocol, JoinGroupRequest, OffsetCommitRequest
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.shared_transactions import OpenSharedRequest
-from semel.protocol.api.transactions import InitProducerIdRequest
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.compression import Compression
 from semel.protocol.errors import SemelError

@@ -31,7 +31,8 @@ from semel.broker.telemetry.instruments import INSTRUMENTS, Kind
 from semel.broker.telemetry.otlp import Export, milliseconds
 from semel.broker.telemetry.reading import Reading
 from semel.broker.telemetry.resource import node_resource
-from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.api.groups import OffsetCommitRequest
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
 from semel.runtime.setting import ConfigError

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from txn_shard import TxnShard
 
+from semel.protocol.api.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from semel.protocol.api.transactions import (
     AbortTransactionRequest,
     AddPartitionsToTxnRequest,
     DescribeTransactionRequest,
     EndTxnRequest,
     EndTxnResponse,
-    InitProducerIdRequest,
-    InitProducerIdResponse,
     TransactionVersion,
 )
 from semel.protocol.errors import ErrorCode, SemelError

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from txn_shard import TxnShard
 
+from semel.protocol.api.commit_decisions import CommitDecision
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.shared_transactions import (
     AbortSharedRequest,
-    CommitDecision,
     CommitOutcome,
     CommitSharedRequest,
     CommitSharedResponse,
@@ -24,7 +25,6 @@ from semel.protocol.api.transactions import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     EndTxnResponse,
-    InitProducerIdRequest,
 )
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition

@@ -12,6 +12,7 @@ from coordinator_node import ID, P0, P1, TIMEOUT_MS, Log, Node, code_of, spin
 from counted_turns import every_look_takes_a_millisecond, rounds_of_the_loop
 from ready_topic import NoTopic
 
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.shared_transactions import (
     AbortSharedRequest,
     CommitSharedRequest,
@@ -24,7 +25,6 @@ from semel.protocol.api.transactions import (
     AddPartitionsToTxnRequest,
     DescribeTransactionRequest,
     EndTxnRequest,
-    InitProducerIdRequest,
     ListTransactionsRequest,
     TransactionVersion,
     TxnMarker,

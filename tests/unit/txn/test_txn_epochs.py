@@ -8,12 +8,8 @@ import pytest
 from txn_producer import ID, P0, P1, TIMEOUT_MS, V1, V2, S, Shard, add_request, shard_codes, verify_request
 from txn_shard import START_MS
 
-from semel.protocol.api.transactions import (
-    AbortTransactionRequest,
-    DescribeTransactionRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-)
+from semel.protocol.api.producer_ids import InitProducerIdRequest
+from semel.protocol.api.transactions import AbortTransactionRequest, DescribeTransactionRequest, EndTxnRequest
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.protocol.ids import NO_PRODUCER, ProducerIdAndEpoch
 from semel.txn_coordinator.state import (

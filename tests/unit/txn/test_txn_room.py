@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 from txn_shard import TxnShard
 
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.shared_transactions import CommitSharedRequest, OpenSharedRequest
-from semel.protocol.api.transactions import (
-    AddPartitionsToTxnRequest,
-    DescribeTransactionRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-)
+from semel.protocol.api.transactions import AddPartitionsToTxnRequest, DescribeTransactionRequest, EndTxnRequest
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.txn_coordinator.config import TransactionConfig

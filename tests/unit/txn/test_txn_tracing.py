@@ -10,8 +10,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from txn_shard import TxnShard
 
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.shared_transactions import CommitSharedRequest, OpenSharedRequest
-from semel.protocol.api.transactions import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
+from semel.protocol.api.transactions import AddPartitionsToTxnRequest, EndTxnRequest
 from semel.protocol.ids import TopicPartition
 from semel.protocol.trace_context import DecisionIds, TraceContext
 from semel.runtime.telemetry.span_ids import SpanIds

@@ -10,7 +10,7 @@ from semel.broker.listeners.kafka.apis.coordinator_errors import coordinator_cod
 from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.permitted.transactions import init_producer_id
-from semel.protocol.api.transactions import InitProducerIdRequest
+from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import NO_PRODUCER, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdAndEpoch
 from semel.protocol.kafka.api import ApiKey

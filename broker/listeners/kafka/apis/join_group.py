@@ -10,7 +10,8 @@ from semel.broker.listeners.kafka.apis.coordinator_errors import client_host, co
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.permitted.groups import join
-from semel.protocol.api.groups import NO_GENERATION, GroupProtocol, JoinGroupRequest, JoinGroupResponse
+from semel.protocol.api.group_offsets import NO_GENERATION
+from semel.protocol.api.groups import GroupProtocol, JoinGroupRequest, JoinGroupResponse
 from semel.protocol.errors import SemelError
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import Values, to_ms

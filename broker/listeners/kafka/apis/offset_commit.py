@@ -12,7 +12,8 @@ from semel.broker.listeners.kafka.large_messages import read_request, write_resp
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.permitted.groups import commit_offsets
 from semel.broker.services import Services
-from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.api.groups import OffsetCommitRequest
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import NO_LEADER_EPOCH, TopicPartition
 from semel.protocol.kafka.api import ApiKey

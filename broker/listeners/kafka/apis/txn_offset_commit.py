@@ -15,7 +15,8 @@ from semel.broker.listeners.kafka.apis.transaction_codes import TransactionCodes
 from semel.broker.listeners.kafka.large_messages import read_request, write_response
 from semel.broker.listeners.kafka.registry import Api, RequestContext
 from semel.broker.permitted.transactions import commit_offsets_in_transaction
-from semel.protocol.api.groups import NO_GENERATION, NO_MEMBER_ID, OffsetAndMetadata, OffsetCommitRequest
+from semel.protocol.api.group_offsets import NO_GENERATION, NO_MEMBER_ID, OffsetAndMetadata
+from semel.protocol.api.groups import OffsetCommitRequest
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import NO_LEADER_EPOCH, ProducerIdAndEpoch, TopicPartition

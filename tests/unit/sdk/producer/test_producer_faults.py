@@ -13,7 +13,7 @@ from fake_node import Action, FakeNode
 from impatience import impatient
 
 import semel
-from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
+from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import (
     AbortTransactionError,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fake_node import Action, FakeNode
 
-from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
+from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
 from semel.protocol.errors import AbortTransactionError, ErrorCode, RetriableError
 from semel.protocol.ids import TopicPartition
 from semel.sdk.producer.api import Producer
