@@ -229,7 +229,7 @@ def test_the_help_of_a_client_install_says_what_to_install(arguments: list[str],
     ran = run(code, absent=tuple(set(ABSENT) - {"typer", "rich"}) if has_typer else ABSENT)
     shown, nothing = (ran.stdout, ran.stderr) if arguments else (ran.stderr, ran.stdout)
     assert (ran.returncode, nothing) == (0 if arguments else 2, "")
-    if has_typer and len(arguments) < 2:
+    if has_typer and "serve" not in arguments:
         return  # all that this help needs is there
     assert "Only the client library is installed." in shown
     assert re.search(r"^    pip install .*\[node\]", shown, re.MULTILINE)
