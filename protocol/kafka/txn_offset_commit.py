@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
+from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.api import error_code_of

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
+from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.api import ApiKey, join_parts

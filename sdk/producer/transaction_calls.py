@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from semel.protocol.api.commit_decisions import CommitDecision
     from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
     from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+    from semel.runtime.kafka_client.connection import Connection
     from semel.sdk.producer.sender import Sender
     from semel.sdk.producer.transaction import CommitSource, CommitToken
     from semel.sdk.transport.control import Control
     from semel.sdk.transport.options import ClientOptions
-    from semel.runtime.kafka_client.connection import Connection
 
 
 async def init_producer_id(

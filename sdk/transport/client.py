@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from semel.protocol.compiled import warn_if_interpreted
 from semel.runtime.clock import Clock
@@ -16,9 +16,6 @@ from semel.sdk.transport.rpcs import Key
 from semel.sdk.transport.security import Access
 from semel.sdk.transport.silent_nodes import SilentNodes
 from semel.sdk.transport.surroundings import surroundings
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kafka_calls import request_body
 
-from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
+from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.api import ApiKey, join_parts

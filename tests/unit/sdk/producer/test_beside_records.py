@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import semel
-from semel.protocol.api.groups import GroupMetadata, OffsetAndMetadata
+from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch
 from semel.protocol.kafka.api import ApiKey
