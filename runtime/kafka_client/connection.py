@@ -82,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         """Called when a request has waited for so long that the node may be dead, and each second from then on."""
         self.proof_lasts_s = 0.0
         """For how long from its proof on the node takes who this is (KIP-368); 0: for as long as it is open."""
+        self._throttled_until = 0.0
         self._client_id = client_id.encode()
         self._in_flight_max = in_flight_max
         self._loop = asyncio.get_running_loop()
@@ -111,6 +112,15 @@ class Connection(asyncio.BufferedProtocol):
     def in_flight(self) -> int:
         """How many requests wait for their answer."""
         return len(self._waiting)
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the node reads nothing from here for now, because of a quota (KIP-219)."""
+        return self._loop.time() < self._throttled_until
+
+    def note_throttle(self, throttle_time_ms: int) -> None:
+        """Take note of what an answer has said: for so long from then on the node reads nothing from here."""
+        self._throttled_until = max(self._throttled_until, self._loop.time() + throttle_time_ms / 1000)
 
     @property
     def is_receiving(self) -> bool:

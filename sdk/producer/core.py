@@ -380,6 +380,8 @@ class ProducerCore:
             self.sender.lost(attempt, lost, now_ms)
         else:
             self._take_leaders(response)
+            if response.throttle_time_ms > 0 and (connection := self.client.connections.opened(attempt.node_id)):
+                connection.note_throttle(response.throttle_time_ms)
             outcomes = {
                 TopicPartition(item.topic, item.partition): Outcome(
                     item.error, item.base_offset, item.log_append_time_ms, item.error_message

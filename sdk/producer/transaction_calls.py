@@ -70,12 +70,10 @@ async def commit_offsets(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     group: GroupMetadata,
     expected: Mapping[TopicPartition, int] | None = None,
-    deadline: float | None = None,
 ) -> None:
     """Commit a group's offsets inside the transaction of `producer` (O1), asking again where that may help.
 
     expected: where the group must stand, by partition, -1 for nowhere (O5); None: anywhere
-    deadline: until when, by the client's clock; None: for the client's api_timeout_ms from now on
     """
     places = expected or {}
     items = (
@@ -89,8 +87,7 @@ async def commit_offsets(
         )
         for tp, position in offsets.items()
     )
-    if deadline is None:
-        deadline = control.clock.monotonic() + options.api_timeout_ms / 1000
+    deadline = control.clock.monotonic() + options.api_timeout_ms / 1000
     for part in in_parts(items, group.group_id):  # the marker publishes them together
         request = transactions_pb2.TxnCommitOffsetsRequest(
             transactional_id=transactional_id,
@@ -331,15 +328,11 @@ class TransactionCalls:
             return
         self._offsets_sent = True
         manager = self._manager
-        deadline = self._now() + self._options.api_timeout_ms / 1000
         try:
-            if self._span is None and await self._beside_records.commit_offsets(manager.producer, offsets, group):
-                return
             with tracing.attached(tracing.if_none_is_current(self.context)):
                 await commit_offsets(
-                    self._control, self._options, manager.transactional_id, manager.producer, offsets, group,
-                    deadline=deadline,
-                )  # fmt: skip
+                    self._control, self._options, manager.transactional_id, manager.producer, offsets, group
+                )
         except SemelError as error:
             abort = self._explained(
                 AbortTransactionError(
@@ -512,8 +505,8 @@ class TransactionCalls:
     async def _end(self, *, commit: bool) -> tuple[ProducerIdAndEpoch, bool]:
         """Ask for the decision. Returns the identity to continue with, and whether the token was new (T13)."""
         deadline = self._now() + self._options.api_timeout_ms / 1000
-        if self._token is None and self._span is None:
-            next_one = await self._beside_records.end(self._manager.producer, commit=commit)
+        if commit and self._token is None and self._span is None:
+            next_one = await self._beside_records.commit(self._manager.producer)
             if next_one is not None:
                 return next_one, True
         request = transactions_pb2.EndTransactionRequest(

@@ -1,44 +1,44 @@
-"""What a transaction asks on its records' connections, and that gRPC is asked wherever that does not go through."""
+"""A commit is asked for on its records' connection, and by gRPC wherever that is not answered with a yes."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
 import semel
-from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.end_txn import END_TXN_VERSION
 from semel.protocol.kafka.messages import build_response
-from semel.protocol.kafka.txn_offset_commit import TXN_OFFSET_COMMIT_VERSION
+from semel.protocol.quotas import QuotaAlteration, QuotaEntity
 from semel.runtime.kafka_client.connection import ConnectionLostError
-from semel.sdk.producer.beside_records import OFFSETS_MAX, BesideRecords
+from semel.sdk.producer import beside_records
+from semel.sdk.producer.beside_records import BesideRecords
 from semel.sdk.transport.options import ClientOptions
 from semel.sdk.transport.rpcs import Key, Place
 from semel.testing import Broker
 
 WAIT_S = 30
-TP = semel.TopicPartition("orders", 0)
 PRODUCER = ProducerIdAndEpoch(5, 1)
-END, OFFSETS = "EndTransaction", "CommitOffsets"
+END = "EndTransaction"
 
 
 @pytest.fixture
 def node() -> Iterator[Broker]:
     with Broker() as node:
         with semel.Admin(node.bootstrap) as admin:
-            admin.create_topic("orders", partitions=1)
             admin.create_topic("enriched", partitions=1)
         yield node
 
 
 def grpc_calls(producer: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that gets the name of each gRPC call that the producer makes."""
+    """Return a list that gets the name of each gRPC call that the producer makes. None is made for lack of patience."""
+    monkeypatch.setattr(beside_records, "PATIENCE_S", WAIT_S)
     control, names = producer._core.client.control, []
     real: Callable[..., Awaitable[Any]] = control.call
 
@@ -60,17 +60,12 @@ def test_a_transaction_is_ended_where_its_records_went(node: Broker, monkeypatch
         for value in (b"a", b"b"):
             with producer.transaction():
                 producer.send("enriched", value)
-                producer.send_offsets({TP: 1}, semel.GroupMetadata("g"))
         producer.begin_transaction()
         producer.send("enriched", b"dropped").result(WAIT_S)
         producer.abort_transaction()
         with producer.transaction():
             producer.send("enriched", b"c")
-        # The first offsets may come before the records, and with them before there is a connection.
-        assert END not in called
-        assert called.count(OFFSETS) <= 1
-    with semel.Admin(node.bootstrap) as admin:
-        assert admin.group_offsets("g")[TP].offset == 1
+        assert called.count(END) == 1  # the abort
     assert values(node) == [b"a", b"b", b"c"]
 
 
@@ -106,11 +101,15 @@ def test_T7_a_decision_that_is_lost_on_its_way_is_asked_for_again(
 
 
 class Answers:
-    """A connection that answers as it is told."""
+    """A connection that answers as it is told; None: not at all."""
 
-    def __init__(self, answer: bytes | SemelError, versions: bool = True) -> None:
+    def __init__(
+        self, answer: bytes | SemelError | None, *, versions: bool = True, in_flight: int = 0, throttled: bool = False
+    ) -> None:
         self._answer = answer
         self._versions = versions
+        self.in_flight = in_flight
+        self.is_throttled = throttled
         self.asked: list[ApiKey] = []
 
     def highest_version(self, api_key: ApiKey, lowest: int, highest: int) -> int:
@@ -123,7 +122,7 @@ class Answers:
         answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         if isinstance(self._answer, SemelError):
             answer.set_exception(self._answer)
-        else:
+        elif self._answer is not None:
             answer.set_result(memoryview(self._answer))
         return answer
 
@@ -136,12 +135,6 @@ def ended(error: ErrorCode) -> bytes:
     )
 
 
-def committed(*errors: ErrorCode) -> bytes:
-    partitions = [{"partition_index": n, "error_code": error} for n, error in enumerate(errors)]
-    topics = [{"name": "orders", "partitions": partitions}]
-    return bytes(build_response(ApiKey.TXN_OFFSET_COMMIT, TXN_OFFSET_COMMIT_VERSION, throttle_time=0, topics=topics))
-
-
 def asker(connection: Answers | None) -> tuple[BesideRecords, list[Key]]:
     keys: list[Key] = []
 
@@ -149,7 +142,7 @@ def asker(connection: Answers | None) -> tuple[BesideRecords, list[Key]]:
         keys.append(key)
         return connection
 
-    return BesideRecords("t", ClientOptions("127.0.0.1:1"), connection_to), keys
+    return BesideRecords("t", ClientOptions("127.0.0.1:1", api_timeout_ms=2_000), connection_to), keys
 
 
 @pytest.mark.parametrize(
@@ -162,49 +155,76 @@ def asker(connection: Answers | None) -> tuple[BesideRecords, list[Key]]:
         Answers(ended(ErrorCode.NOT_COORDINATOR)),
         Answers(ended(ErrorCode.PRODUCER_FENCED)),
         Answers(ended(ErrorCode.CONCURRENT_TRANSACTIONS)),
+        Answers(None),
     ],
-    ids=["no connection", "too old", "lost", "unreadable", "another node", "fenced", "later"],
+    ids=["no connection", "too old", "lost", "unreadable", "another node", "fenced", "later", "silent"],
 )
 def test_grpc_is_asked_for_a_decision_unless_there_was_one(connection: Answers | None) -> None:
     beside, keys = asker(connection)
-    assert asyncio.run(beside.end(PRODUCER, commit=True)) is None
+    assert asyncio.run(beside.commit(PRODUCER)) is None
     assert keys == [(Place.TRANSACTION, "t")]
 
 
 def test_a_decision_gives_the_identity_of_the_next_transaction() -> None:
     beside, _ = asker(Answers(ended(ErrorCode.NONE)))
-    assert asyncio.run(beside.end(PRODUCER, commit=True)) == ProducerIdAndEpoch(5, 2)
+    assert asyncio.run(beside.commit(PRODUCER)) == ProducerIdAndEpoch(5, 2)
 
 
-@pytest.mark.parametrize(
-    "connection",
-    [
-        None,
-        Answers(b"", versions=False),
-        Answers(ConnectionLostError("gone")),
-        Answers(b"\x00"),
-        Answers(committed(ErrorCode.ILLEGAL_GENERATION)),
-        Answers(committed(ErrorCode.NONE, ErrorCode.NONE)),
-        Answers(committed()),
-    ],
-    ids=["no connection", "too old", "lost", "unreadable", "refused", "another one's", "empty"],
-)
-def test_O1_offsets_go_by_grpc_unless_all_of_them_are_in_the_transaction(connection: Answers | None) -> None:
-    beside, keys = asker(connection)
-    assert not asyncio.run(beside.commit_offsets(PRODUCER, {TP: OffsetAndMetadata(1)}, GroupMetadata("g")))
-    assert keys == [(Place.GROUP, "g")]
-
-
-def test_offsets_that_are_all_in_the_transaction_go_by_nothing_else() -> None:
-    connection = Answers(committed(ErrorCode.NONE))
+@pytest.mark.parametrize("before", ["records", "quota"])
+def test_nothing_is_asked_behind_what_would_hold_it_up(before: str) -> None:
+    connection = Answers(ended(ErrorCode.NONE), in_flight=int(before == "records"), throttled=before == "quota")
     beside, _ = asker(connection)
-    assert asyncio.run(beside.commit_offsets(PRODUCER, {TP: OffsetAndMetadata(1)}, GroupMetadata("g")))
-    assert connection.asked == [ApiKey.TXN_OFFSET_COMMIT]
-
-
-def test_very_many_offsets_go_by_grpc_in_several_requests() -> None:
-    connection = Answers(committed(ErrorCode.NONE))
-    beside, _ = asker(connection)
-    offsets = {semel.TopicPartition("orders", n): OffsetAndMetadata(1) for n in range(OFFSETS_MAX + 1)}
-    assert not asyncio.run(beside.commit_offsets(PRODUCER, offsets, GroupMetadata("g")))
+    assert asyncio.run(beside.commit(PRODUCER)) is None
     assert connection.asked == []
+
+
+# --- What stands before it on the connection --------------------------------------------------------------------------
+
+
+async def in_flight(producer: Any) -> int:
+    channels = producer._core.client.connections._channels.values()
+    return sum(channel.connection.in_flight for channel in channels if channel.connection is not None)
+
+
+def with_unanswered_produce(node: Broker, producer: Any) -> None:
+    """Leave a transaction open whose record is sent and not answered."""
+    with producer.transaction():
+        producer.send("enriched", b"a")
+    node.pause_partition("enriched")
+    producer.begin_transaction()
+    producer.send("enriched", b"b")
+    deadline = time.monotonic() + WAIT_S
+    while not producer._core.client.run(in_flight(producer)):
+        assert time.monotonic() < deadline
+
+
+def test_an_abort_does_not_wait_for_records_that_are_not_answered(node: Broker) -> None:
+    producer = semel.Producer(node.bootstrap, transactional_id="t", request_timeout_ms=60_000, max_block_ms=20_000)
+    with_unanswered_produce(node, producer)
+    producer.abort_transaction()
+    producer.close(timeout_s=WAIT_S)
+
+
+def test_a_close_aborts_though_records_are_not_answered(node: Broker) -> None:
+    producer = semel.Producer(node.bootstrap, transactional_id="t", request_timeout_ms=60_000)
+    with_unanswered_produce(node, producer)
+    producer.close(timeout_s=20)
+    with semel.Admin(node.bootstrap) as admin:
+        assert admin.transaction("t").state != "Ongoing"
+
+
+def test_a_producer_over_its_quota_commits_without_waiting_for_it(
+    node: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the node does not read for a minute would be aborted before that is over (T9)."""
+    with semel.Admin(node.bootstrap) as admin:
+        admin.alter_client_quotas([QuotaAlteration(QuotaEntity(client_id="slow"), {"producer_byte_rate": 2000.0})])
+    with semel.Producer(node.bootstrap, transactional_id="t", client_id="slow", transaction_timeout_ms=60_000) as slow:
+        called = grpc_calls(slow, monkeypatch)
+        with slow.transaction():
+            slow.send("enriched", b"a")
+        assert END not in called
+        with slow.transaction():
+            slow.send("enriched", b"b" * 200_000)
+        assert END in called
+    assert len(values(node)) == 2
