@@ -205,7 +205,7 @@ def main() -> None:
         fresh(lambda path: asyncio.run(measure(path, appenders, partitions, records)))  # noqa: B023
     print("\n| journal | partitions | batch | logs | entries | put back | recovery | CPU |")
     print("|---|---|---|---|---|---|---|---|")
-    for megabytes, partitions, records in ((64, 32, 1), (64, 32, 100), (256, 32, 100)):
+    for megabytes, partitions, records in ((64, 32, 1), (256, 32, 1), (64, 1000, 1), (64, 32, 100), (256, 32, 100)):
         for lost in (False, True):
             fresh(lambda path: asyncio.run(measure_recovery(path, megabytes, partitions, records, lost=lost)))  # noqa: B023
     shutil.rmtree(root, ignore_errors=True)

@@ -38,6 +38,12 @@ cdef BatchHeader _parse_header(const unsigned char *data, Py_ssize_t position, P
 cpdef BatchHeader read_header(buffer, Py_ssize_t position=*)
 @cython.locals(position=cython.Py_ssize_t, size=cython.Py_ssize_t, header=BatchHeader)
 cpdef list _split(buffer, int64_t max_batch_bytes, bint strict_count)
+@cython.locals(header=BatchHeader)
+cdef BatchHeader _whole_batch(
+    buffer, Py_ssize_t position, Py_ssize_t size, int64_t max_batch_bytes, bint strict_count
+)
+@cython.locals(size=cython.Py_ssize_t, header=BatchHeader)
+cpdef list leading_batches(buffer, Py_ssize_t position=*)
 cpdef check_crc32c(buffer, BatchHeader header)
 cdef _check_count(BatchHeader header, bint strict_count)
 cpdef check_room(BatchHeader header, int64_t size_bytes)

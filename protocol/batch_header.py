@@ -276,19 +276,40 @@ def _split(buffer: Buffer, max_batch_bytes: int, strict_count: bool) -> list[Bat
     if size == 0:
         raise CorruptBatchError("an empty buffer has no batch")
     while position < size:
-        header = read_header(buffer, position)
-        if header.size_bytes > max_batch_bytes:
-            raise _too_large(header.size_bytes, max_batch_bytes)
-        if header.size_bytes > size - position:
-            raise CorruptBatchError(
-                f"the batch at position {position} has {header.size_bytes} bytes, and {size - position} are left"
-            )
-        check_crc32c(buffer, header)
-        if header.attributes & COMPRESSION_MASK > 4:
-            raise unknown_codec(header)
-        _check_count(header, strict_count)
+        header = _whole_batch(buffer, position, size, max_batch_bytes, strict_count)
         headers.append(header)
         position += header.size_bytes
+    return headers
+
+
+def _whole_batch(buffer: Buffer, position: int, size: int, max_batch_bytes: int, strict_count: bool) -> BatchHeader:
+    header = read_header(buffer, position)
+    if header.size_bytes > max_batch_bytes:
+        raise _too_large(header.size_bytes, max_batch_bytes)
+    if header.size_bytes > size - position:
+        raise CorruptBatchError(
+            f"the batch at position {position} has {header.size_bytes} bytes, and {size - position} are left"
+        )
+    check_crc32c(buffer, header)
+    if header.attributes & COMPRESSION_MASK > 4:
+        raise unknown_codec(header)
+    _check_count(header, strict_count)
+    return header
+
+
+def leading_batches(buffer: Buffer, position: int = 0) -> list[BatchHeader]:
+    """Return the headers of the batches from `position` on, up to the first that is not whole, or not right as
+    `validate_batches` has it, without `strict_count`.
+    """
+    headers: list[BatchHeader] = []
+    size = len(buffer)
+    try:
+        while position < size:
+            header = _whole_batch(buffer, position, size, _SIZE_LIMIT, False)
+            headers.append(header)
+            position += header.size_bytes
+    except CorruptBatchError:
+        return headers
     return headers
 
 

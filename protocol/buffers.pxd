@@ -1,6 +1,6 @@
 # The few C calls that the codecs need. Interpreted, each module that uses them has a Python function of the same name.
 from libc.stdint cimport int32_t, int64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 cdef extern from "Python.h":
     Py_buffer *PyMemoryView_GET_BUFFER(object view)
@@ -62,6 +62,12 @@ cdef inline void put_part(
     unsigned char *data, Py_ssize_t position, const unsigned char *source, Py_ssize_t start, Py_ssize_t size
 ):
     memcpy(data + position, source + start, size)
+
+
+cdef inline bint are_same(
+    const unsigned char *one, Py_ssize_t at, const unsigned char *other, Py_ssize_t position, Py_ssize_t size
+):
+    return memcmp(one + at, other + position, size) == 0
 
 
 cdef inline unsigned char *bytes_of(object buffer) except? NULL:

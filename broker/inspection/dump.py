@@ -26,7 +26,6 @@ from semel.broker.log.journal_format import (
     ENTRY_BYTES_MAX,
     ENTRY_HEADER_BYTES,
     FILE_HEADER_BYTES,
-    ForwardReader,
     read_entry_header,
     read_file_header,
 )
@@ -238,9 +237,9 @@ class Dump:
                 return
             base, sequence = head
             yield {"kind": "journal-file", "base_position": base, "first_sequence": sequence, "size_bytes": size}
-            position, reader = FILE_HEADER_BYTES, ForwardReader(file)
+            position = FILE_HEADER_BYTES
             while position < size:
-                found = read_entry_header(reader.read(ENTRY_HEADER_BYTES, position))
+                found = read_entry_header(file.read_at(ENTRY_HEADER_BYTES, position))
                 room = size - position - ENTRY_HEADER_BYTES
                 if found is None or found.sequence != sequence or found.length > min(room, ENTRY_BYTES_MAX):
                     what = (
@@ -248,7 +247,7 @@ class Dump:
                     )
                     yield {"kind": "damage", "position": position, "what": what}
                     break
-                payload = reader.read(found.length, position + ENTRY_HEADER_BYTES)
+                payload = file.read_at(found.length, position + ENTRY_HEADER_BYTES)
                 yield {
                     "kind": "journal-entry",
                     "position": position,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from semel.protocol.batch_header import BATCH_OVERHEAD, BatchHeader, read_header
+from semel.protocol.batch_header import BATCH_OVERHEAD, BatchHeader, leading_batches, read_header
 from semel.protocol.corruption import CorruptBatchError
 from semel.runtime.storage import StorageFile
 
@@ -48,23 +48,60 @@ def scan_batches(
 
     Memory is bounded by `chunk_bytes` and the largest batch. Raises `CorruptBatchError` as `scan_headers`.
     """
-    chunk = memoryview(b"")
-    chunk_at = position
+    reader = _BatchReader(file, end, chunk_bytes)
     while position < end:
-        at = position - chunk_at
-        if at + BATCH_OVERHEAD > len(chunk):
-            chunk = memoryview(file.read_at(min(chunk_bytes, end - position), position))
-            chunk_at = position
-            at = 0
-        header = read_header(chunk, at)
+        header = reader.read(position)
+        yield position, header, reader.chunk[header.position : header.position + header.size_bytes]
+        position += header.size_bytes
+
+
+def scan_runs(
+    file: StorageFile, position: int, end: int, *, chunk_bytes: int = FAR_BYTES
+) -> Iterator[tuple[int, list[BatchHeader], memoryview, bool]]:
+    """Yield (position, headers, bytes, whether they are right) of the batches that begin in [position, end): as many
+    right ones as were read at a time, or one that is not right. The headers tell where they are in the bytes, which are
+    at `position` in the file.
+
+    Raises `CorruptBatchError` as `scan_headers`.
+    """
+    reader = _BatchReader(file, end, chunk_bytes)
+    while position < end:
+        header = reader.read(position)
+        right = leading_batches(reader.chunk, header.position)
+        headers = right or [header]
+        yield reader.chunk_at, headers, reader.chunk, bool(right)
+        position = reader.chunk_at + headers[-1].position + headers[-1].size_bytes
+
+
+class _BatchReader:
+    """Reads a file of batches forward, in pieces with whole ones."""
+
+    __slots__ = ("_chunk_bytes", "_end", "_file", "chunk", "chunk_at")
+
+    def __init__(self, file: StorageFile, end: int, chunk_bytes: int) -> None:
+        self._file = file
+        self._end = end
+        self._chunk_bytes = chunk_bytes
+        self.chunk = memoryview(b"")
+        self.chunk_at = 0
+
+    def read(self, position: int) -> BatchHeader:
+        """Return the header of the batch at `position`, which is in `chunk` as a whole."""
+        end = self._end
+        at = position - self.chunk_at
+        if at + BATCH_OVERHEAD > len(self.chunk):
+            at = self._load(position, self._chunk_bytes)
+        header = read_header(self.chunk, at)
         if header.size_bytes > end - position:
             raise CorruptBatchError(f"the batch at position {position} reaches beyond the {end} bytes of the segment")
-        if at + header.size_bytes > len(chunk):
-            chunk = memoryview(file.read_at(min(max(chunk_bytes, header.size_bytes), end - position), position))
-            chunk_at = position
-            at = 0
-            header = read_header(chunk, at)
-            if header.size_bytes > len(chunk):
+        if at + header.size_bytes > len(self.chunk):
+            at = self._load(position, max(self._chunk_bytes, header.size_bytes))
+            header = read_header(self.chunk, at)
+            if header.size_bytes > len(self.chunk):
                 raise CorruptBatchError(f"the batch at position {position} could not be read whole")
-        yield position, header, chunk[at : at + header.size_bytes]
-        position += header.size_bytes
+        return header
+
+    def _load(self, position: int, size: int) -> int:
+        self.chunk = memoryview(self._file.read_at(min(size, self._end - position), position))
+        self.chunk_at = position
+        return 0

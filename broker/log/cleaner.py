@@ -12,7 +12,7 @@ their names, the log's own last. `recovery` finishes or undoes what a crash inte
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -274,7 +274,7 @@ class Compaction:
         cleaned.release_files()
         self._cleaned = cleaned
 
-    def _write(self, cleaned: Segment, run: bytearray, headers: Sequence[BatchHeader]) -> None:
+    def _write(self, cleaned: Segment, run: bytearray, headers: list[BatchHeader]) -> None:
         cleaned.append_run(memoryview(run), headers, self._config.index_interval_bytes)
         self.bytes_written += len(run)
 

@@ -33,7 +33,14 @@ from semel.broker.log.journal_format import (
     build_entry_header,
     build_file_header,
 )
-from semel.broker.log.journal_recovery import SUFFIX, JournalFile, JournalReading, JournalRecovery, find_journal_files
+from semel.broker.log.journal_recovery import (
+    READ_BYTES,
+    SUFFIX,
+    JournalFile,
+    JournalReading,
+    JournalRecovery,
+    find_journal_files,
+)
 from semel.broker.log.journal_sync import SyncJob, SyncTimes
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import TopicId
@@ -142,15 +149,21 @@ class Journal:
         return journal
 
     def replay(self) -> Iterator[JournalEntry]:
-        """Yield the entries of the run before, oldest first, and then cut a torn tail.
+        """Yield the entries of the run before, oldest first, and then cut a torn tail. Raises as `replay_parts`."""
+        for part in self.replay_parts():
+            yield from part
 
+    def replay_parts(self, read_bytes: int = READ_BYTES) -> Iterator[list[JournalEntry]]:
+        """Do what `replay` does, with as many entries at a time as are read at a time.
+
+        read_bytes: how many bytes are read at a time, or one larger entry
         Raises `SemelError` where something that had been durable cannot be read.
         """
         if self._replayed and not self._files:
             return
         assert not self._replayed, "the journal is replayed once, before it takes appends"
         recovery = JournalRecovery(self._storage, self._folder, self._files, self._position, self._sequence)
-        yield from recovery.entries()
+        yield from recovery.parts(read_bytes)
         # Appends continue from here, into a new file.
         self._replayed = True
         self._files = recovery.files

@@ -1,10 +1,12 @@
+# cython: annotation_typing=False, boundscheck=True, wraparound=True
 """The bytes of the journal: its file header, its entries, and reading them out of what a crash left.
 
     entry   := magic, checksum of the header, checksum of the payload, length of the payload, type,
                sequence, durable position, topic id, partition, base offset, payload
     file    := file header (position of its first entry, sequence of its first entry), entries
 
-All numbers are big-endian, checksums CRC-32C. See `journal` for what they mean.
+All numbers are big-endian, checksums CRC-32C. See `journal` for what they mean. Compiled with the C types of
+journal_format.pxd, because a start after a crash may find a million entries, or interpreted.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 from uuid import UUID
@@ -26,15 +27,18 @@ _FILE_MAGIC: Final = b"SEMELJN\x01"
 _FILE_HEADER: Final = struct.Struct(">8sIqq")
 _CHECKED: Final = struct.Struct(">IIB3xqq16siq")
 """The part of the entry header that its checksum covers: what follows the checksum."""
+_HEADER: Final = struct.Struct(">IIIB3xqq20sq")
+"""The same with its checksum before it, to be read: topic id and partition are the entry's place."""
 _FILE_CHECKED: Final = struct.Struct(">qq")
 _CRC: Final = struct.Struct(">I")
 _SCAN_CHUNK: Final = 1 << 20
-_TOPIC_IDS_MAX: Final = 100_000
+_PLACES_MAX: Final = 100_000
 
 ENTRY_HEADER_BYTES: Final = len(_ENTRY_MAGIC) + _CRC.size + _CHECKED.size
 FILE_HEADER_BYTES: Final = _FILE_HEADER.size
 ENTRY_BYTES_MAX: Final = 1 << 30
 """No entry is longer: a length beyond it in a file is damage, and nothing is allocated for it."""
+_HEADER_BYTES: Final = ENTRY_HEADER_BYTES
 
 
 class EntryType(IntEnum):
@@ -46,17 +50,54 @@ class EntryType(IntEnum):
     """The log was cut at `base_offset`; entries before this one do not count from there on."""
 
 
-@dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One entry as read back. `payload` holds whole record batches, or nothing for a truncation."""
+    """One entry as read back, and `data`, of which its payload is a part: whole record batches, or nothing for a
+    truncation.
+    """
 
+    __slots__ = (
+        "base_offset",
+        "data",
+        "durable_position",
+        "end_position",
+        "length",
+        "payload_at",
+        "payload_checksum",
+        "place",
+        "sequence",
+        "type",
+    )
     type: EntryType
     sequence: int
-    topic_id: TopicId
-    partition: int
+    durable_position: int
+    place: bytes
+    """Which partition it is of: see `parse_place`."""
     base_offset: int
-    payload: bytes
+    payload_checksum: int
+    length: int
+    """Of the payload."""
+    data: bytes
+    payload_at: int
     end_position: int
+    """The position in the journal behind it. -1 where that was not asked for."""
+
+    @property
+    def topic_id(self) -> TopicId:
+        return parse_place(self.place)[0]
+
+    @property
+    def partition(self) -> int:
+        return parse_place(self.place)[1]
+
+    @property
+    def payload(self) -> bytes:
+        return self.data[self.payload_at : self.payload_at + self.length]
+
+
+@functools.lru_cache(_PLACES_MAX)
+def parse_place(place: bytes) -> tuple[TopicId, int]:
+    """Return topic id and partition. There are few of them, and many entries."""
+    return TopicId(UUID(bytes=place[:16])), int.from_bytes(place[16:], "big", signed=True)
 
 
 def build_entry_header(
@@ -89,42 +130,73 @@ def read_file_header(head: bytes) -> tuple[int, int] | None:
     return base, sequence
 
 
-@dataclass(frozen=True, slots=True)
-class EntryHeader:
-    payload_checksum: int
-    length: int
-    type: EntryType
-    sequence: int
-    durable_position: int
-    topic_id: TopicId
-    partition: int
-    base_offset: int
-
-
 _TYPES: Final = {int(kind): kind for kind in EntryType}
 
 
-def read_entry_header(data: bytes) -> EntryHeader | None:
-    """Return an entry's header, or None where the bytes are no whole and right one."""
-    if len(data) < ENTRY_HEADER_BYTES or data[:4] != _ENTRY_MAGIC:
+def read_entry_header(data: bytes, position: int = 0) -> JournalEntry | None:
+    """Return the entry at `position`, or None where no whole and right header is. The payload is not looked at, and
+    need not be in `data`.
+    """
+    payload_at = position + _HEADER_BYTES
+    if payload_at > len(data) or data[position : position + 4] != _ENTRY_MAGIC:
         return None
-    if crc32c(data[8:ENTRY_HEADER_BYTES]) != _CRC.unpack_from(data, 4)[0]:
-        return None
-    payload_checksum, length, kind, sequence, durable, topic_id, partition, base_offset = _CHECKED.unpack_from(data, 8)
-    if kind not in _TYPES or length > ENTRY_BYTES_MAX:
-        return None
-    return EntryHeader(
-        payload_checksum, length, _TYPES[kind], sequence, durable, _topic_id(topic_id), partition, base_offset
+    checksum, payload_checksum, length, kind, sequence, durable, place, base_offset = _HEADER.unpack_from(
+        data, position + 4
     )
+    if crc32c(data, position + 8, payload_at) != checksum or kind not in _TYPES or length > ENTRY_BYTES_MAX:
+        return None
+    entry = JournalEntry.__new__(JournalEntry)
+    entry.type = _TYPES[kind]
+    entry.sequence = sequence
+    entry.durable_position = durable
+    entry.place = place
+    entry.base_offset = base_offset
+    entry.payload_checksum = payload_checksum
+    entry.length = length
+    entry.data = data
+    entry.payload_at = payload_at
+    entry.end_position = -1
+    return entry
 
 
-@functools.lru_cache(_TOPIC_IDS_MAX)
-def _topic_id(data: bytes) -> TopicId:
-    """There are few topics and many entries."""
-    return TopicId(UUID(bytes=data))
+def read_entries(data: bytes, sequence: int, end_position: int) -> tuple[list[JournalEntry], int, int]:
+    """Read the entries that `data` begins with, the first of them number `sequence`, at the position `end_position`.
+
+    Returns them, where in `data` the next one begins, and how many bytes that one needs, where it is not whole: 0 where
+    there is no right one.
+    """
+    found: list[JournalEntry] = []
+    size = len(data)
+    position = 0
+    while size - position >= _HEADER_BYTES:
+        entry = read_entry_header(data, position)
+        if entry is None or entry.sequence != sequence:
+            return found, position, 0
+        end = entry.payload_at + entry.length
+        if end > size:
+            return found, position, end - position
+        if crc32c(data, entry.payload_at, end) != entry.payload_checksum:
+            return found, position, 0
+        end_position += end - position
+        entry.end_position = end_position
+        found.append(entry)
+        position = end
+        sequence += 1
+    return found, position, _HEADER_BYTES
 
 
-def find_entry_headers(file: StorageFile) -> Iterator[EntryHeader]:
+def by_place(entries: list[JournalEntry]) -> dict[bytes, list[JournalEntry]]:
+    """Return the entries of each partition by its `place`, in their order."""
+    found: dict[bytes, list[JournalEntry]] = {}
+    for entry in entries:
+        one = found.get(entry.place)
+        if one is None:
+            one = found[entry.place] = []
+        one.append(entry)
+    return found
+
+
+def find_entry_headers(file: StorageFile) -> Iterator[JournalEntry]:
     """Yield all readable entry headers of a file, wherever they are."""
     size = file.size()
     begin = 0
@@ -132,27 +204,8 @@ def find_entry_headers(file: StorageFile) -> Iterator[EntryHeader]:
         chunk = file.read_at(_SCAN_CHUNK + ENTRY_HEADER_BYTES, begin)
         at = chunk.find(_ENTRY_MAGIC)
         while 0 <= at < _SCAN_CHUNK:
-            head = read_entry_header(chunk[at : at + ENTRY_HEADER_BYTES])
+            head = read_entry_header(chunk, at)
             if head is not None:
                 yield head
             at = chunk.find(_ENTRY_MAGIC, at + 1)
         begin += _SCAN_CHUNK
-
-
-class ForwardReader:
-    """Reads a file forward in large pieces."""
-
-    __slots__ = ("_begin", "_chunk", "_file")
-
-    def __init__(self, file: StorageFile) -> None:
-        self._file = file
-        self._begin = 0
-        self._chunk = b""
-
-    def read(self, size: int, position: int) -> bytes:
-        skip = position - self._begin
-        if skip < 0 or skip + size > len(self._chunk):
-            self._chunk = self._file.read_at(max(size, _SCAN_CHUNK), position)
-            self._begin = position
-            skip = 0
-        return self._chunk[skip : skip + size]

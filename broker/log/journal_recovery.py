@@ -13,20 +13,19 @@ from typing import Final
 from semel.broker.log.journal_format import (
     ENTRY_HEADER_BYTES,
     FILE_HEADER_BYTES,
-    ForwardReader,
     JournalEntry,
     find_entry_headers,
-    read_entry_header,
+    read_entries,
     read_file_header,
 )
 from semel.broker.log.losses import UNSYNCED
-from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, FatalError
 from semel.runtime.storage import Storage
 
 _log = logging.getLogger("semel.journal")
 
 SUFFIX: Final = ".journal"
+READ_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -74,9 +73,10 @@ class JournalRecovery:
         self.position = position
         self.sequence = sequence
 
-    def entries(self) -> Iterator[JournalEntry]:
-        """Yield the entries of the run before, oldest first, and then cut a torn tail.
+    def parts(self, read_bytes: int = READ_BYTES) -> Iterator[list[JournalEntry]]:
+        """Yield the entries of the run before, oldest first, as many as are read at a time, and then cut a torn tail.
 
+        read_bytes: how many bytes are read at a time, or one larger entry
         Raises `SemelError` where something that had been durable cannot be read.
         """
         for index, found in enumerate(self.files):
@@ -87,46 +87,35 @@ class JournalRecovery:
             try:
                 end = file.size()
                 offset = FILE_HEADER_BYTES
-                reader = ForwardReader(file)
-                while offset < end:
-                    entry = self._read_entry(reader, offset, end)
-                    if entry is None:
+                wanted = ENTRY_HEADER_BYTES
+                while wanted and wanted <= end - offset:
+                    data = file.read_at(max(wanted, min(read_bytes, end - offset)), offset)
+                    if len(data) < wanted:
                         break
-                    offset += ENTRY_HEADER_BYTES + len(entry.payload)
-                    self.sequence += 1
-                    self.position = entry.end_position
-                    yield entry
+                    entries, size, wanted = read_entries(data, self.sequence, self.position)
+                    offset += size
+                    if entries:
+                        self.sequence += len(entries)
+                        self.position = entries[-1].end_position
+                        yield entries
             finally:
                 file.close()
             if offset < end:
                 self._cut_tail(index, offset)
                 break
 
+    def entries(self) -> Iterator[JournalEntry]:
+        """Yield what `parts` yields, one by one."""
+        for part in self.parts():
+            yield from part
+
     def entries_to(self, end: int) -> Iterator[JournalEntry]:
         """Yield the entries up to the position `end`. Raises as `entries`."""
         if self.position < end:
             for entry in self.entries():
                 yield entry
-                if self.position >= end:
+                if entry.end_position >= end:
                     return
-
-    def _read_entry(self, reader: ForwardReader, offset: int, end: int) -> JournalEntry | None:
-        """Return the entry at `offset`, or None where there is no whole and right one."""
-        head = read_entry_header(reader.read(ENTRY_HEADER_BYTES, offset))
-        if head is None or head.sequence != self.sequence or head.length > end - offset - ENTRY_HEADER_BYTES:
-            return None
-        payload = reader.read(head.length, offset + ENTRY_HEADER_BYTES)
-        if len(payload) != head.length or crc32c(payload) != head.payload_checksum:
-            return None
-        return JournalEntry(
-            type=head.type,
-            sequence=head.sequence,
-            topic_id=head.topic_id,
-            partition=head.partition,
-            base_offset=head.base_offset,
-            payload=payload,
-            end_position=self.position + ENTRY_HEADER_BYTES + head.length,
-        )
 
     def _cut_tail(self, index: int, offset: int) -> None:
         """Drop everything from `offset` of a file on, once it is sure that nobody was told it is durable."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from semel.broker.log.batch_runs import first_beyond_epoch
 from semel.broker.log.log_types import EpochEndOffset
+from semel.protocol.batch_header import BatchHeader
 from semel.protocol.ids import NO_LEADER_EPOCH
 
 
@@ -38,6 +40,14 @@ class LeaderEpochs:
         if not self._epochs or self._epochs[-1][0] < epoch:
             self._epochs.append((epoch, start_offset))
         self._did_change()
+
+    def assign_run(self, headers: list[BatchHeader]) -> None:
+        """Note the epochs of batches that lie one behind the other, as `assign` does each of them."""
+        number = 0
+        while number < len(headers):
+            self.assign(headers[number].leader_epoch, headers[number].base_offset)
+            start_offset = self._epochs[-1][1] if self._epochs else 0
+            number = first_beyond_epoch(headers, number + 1, self.latest, start_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset | None:
         """Return where `epoch` ended: the largest epoch at or below it, with the start of the next; None if unknown.

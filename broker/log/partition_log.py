@@ -18,6 +18,7 @@ from semel.broker.log.append_validation import (
     open_batch,
     read_plain,
 )
+from semel.broker.log.batch_runs import first_overlapping, first_reaching, largest_timestamp
 from semel.broker.log.config import AppendOrigin, LogConfig, TimestampType
 from semel.broker.log.disk_errors import is_full, remedy
 from semel.broker.log.epochs_file import EpochsWrite
@@ -37,7 +38,7 @@ from semel.broker.log.producer_id_bound import ProducerIdBound
 from semel.broker.log.producer_state import NO_COORDINATOR_EPOCH, MarkerVerdict, ProducerState
 from semel.broker.log.recovery import LoadedLog, LogLoader, headers_between, replay_headers
 from semel.broker.log.refused_batches import RefusedBatches
-from semel.broker.log.replay import apply_batch
+from semel.broker.log.replay import apply_run
 from semel.broker.log.retention import segments_to_delete
 from semel.broker.log.segment import Segment
 from semel.broker.log.segments import Segments
@@ -445,11 +446,14 @@ class PartitionLog:
             f"{self.tp}: {size} bytes to append do not fit in a segment of segment.bytes={self.config.segment_bytes}",
         )
 
-    def replay_append(self, base_offset: int | None, buffer: Buffer, *, now_ms: int) -> AppendResult:
+    def replay_append(
+        self, base_offset: int | None, buffer: Buffer, *, now_ms: int, one_by_one: bool = False
+    ) -> AppendResult:
         """Append batches that have their offsets and epochs: from a leader, or from the journal after a crash (P5).
 
         What the log has already is skipped, so repeating is harmless; offsets may leave gaps, as compaction does.
-        `duplicate` says that nothing was new. `base_offset`, where known, must be the first batch's.
+        `duplicate` says that nothing was new. `base_offset`, where known, must be the first batch's. With `one_by_one`
+        each batch comes to the segment that it would come to by itself; those before one that fails are appended.
         Raises `SemelError`: CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE for a batch that the log has a part of,
         KAFKA_STORAGE_ERROR.
         """
@@ -460,30 +464,43 @@ class PartitionLog:
             raise CorruptBatchError(
                 f"{self.tp}: batches said to begin at offset {base_offset} begin at {headers[0].base_offset}"
             )
-        new = [header for header in headers if header.last_offset >= self.log_end_offset]
+        end = self.log_end_offset
+        new = headers[first_reaching(headers, end) :]
         if not new:
             last = headers[-1]
             return AppendResult(headers[0].base_offset, last.last_offset, -1, True, last.max_timestamp_ms, ())
-        expected = self.log_end_offset
-        for header in new:
-            if header.base_offset < expected:
-                raise error_for(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{self.tp}: a batch to be replayed has offsets {header.base_offset} to {header.last_offset}, but "
-                    f"offset {expected} is next",
-                )
-            expected = header.next_offset
-        view = memoryview(buffer)[new[0].position : new[-1].position + new[-1].size_bytes]
+        overlapping = first_overlapping(new, end)
+        if overlapping < len(new):
+            header = new[overlapping]
+            expected = new[overlapping - 1].next_offset if overlapping else end
+            raise error_for(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.tp}: a batch to be replayed has offsets {header.base_offset} to {header.last_offset}, but "
+                f"offset {expected} is next",
+            )
+        view = memoryview(buffer)
         written = []
-        for run in self._runs(new):
-            written.append(view[run[0].position - new[0].position :][: sum(header.size_bytes for header in run)])
-            self._replay_run(run, written[-1], now_ms)
+        for run in self._single_runs(new, now_ms) if one_by_one else self._runs(new):
+            written.append(view[run[0].position : run[-1].position + run[-1].size_bytes])
+            self._replay_run(run, view, written[-1], now_ms)
         return AppendResult(
-            new[0].base_offset, new[-1].last_offset, NO_TIMESTAMP, False,
-            max(header.max_timestamp_ms for header in new), tuple(written),
-        )  # fmt: skip
+            new[0].base_offset, new[-1].last_offset, NO_TIMESTAMP, False, largest_timestamp(new), tuple(written)
+        )
 
-    def _runs(self, headers: Sequence[BatchHeader]) -> list[list[BatchHeader]]:
+    def _single_runs(self, headers: list[BatchHeader], now_ms: int) -> Iterator[list[BatchHeader]]:
+        """Cut batches into runs, each to be appended before the next is asked for, in which only the first batch may
+        begin a new segment.
+        """
+        waiting = [headers]
+        while waiting:
+            run = waiting.pop()
+            if len(run) == 1 or self.segments.active.has_room_for(run, now_ms, self.config):
+                yield run
+            else:
+                middle = len(run) // 2
+                waiting += [run[middle:], run[:middle]]
+
+    def _runs(self, headers: list[BatchHeader]) -> list[list[BatchHeader]]:
         """Cut batches into runs that each fit into one segment."""
         runs: list[list[BatchHeader]] = [[]]
         size = 0
@@ -499,8 +516,9 @@ class PartitionLog:
             size += header.size_bytes
         return runs
 
-    def _replay_run(self, run: Sequence[BatchHeader], view: memoryview, now_ms: int) -> None:
-        newest = max(header.max_timestamp_ms for header in run)
+    def _replay_run(self, run: list[BatchHeader], buffer: memoryview, view: memoryview, now_ms: int) -> None:
+        """Append the batches of `view`, whose headers have their positions in `buffer`, to one segment."""
+        newest = largest_timestamp(run)
         last = run[-1]
         try:
             segment = self.segments.active
@@ -513,14 +531,10 @@ class PartitionLog:
             self._undo_append(error)
         except BrokenInvariantError as error:
             raise self.stop(error) from error
-        first_position = run[0].position
         try:
-            for header in run:
-                batch = view[header.position - first_position :][: header.size_bytes]
-                self.epochs.assign(header.leader_epoch, header.base_offset)
-                completed = apply_batch(self.producer_state, header, batch, now_ms)
-                if completed is not None:
-                    segment.transactions.note_completed(completed)
+            self.epochs.assign_run(run)
+            for completed in apply_run(self.producer_state, run, buffer, now_ms):
+                segment.transactions.note_completed(completed)
         except OSError as error:
             self._go_offline("writing the transaction index", error)
         self.log_end_offset = last.next_offset
@@ -622,6 +636,24 @@ class PartitionLog:
             )  # fmt: skip
         except OSError as error:
             raise self._unreadable(error) from error
+
+    def bytes_from(self, offset: int, max_bytes: int) -> bytes:
+        """Return at most `max_bytes` of one segment from the batch on that begins at `offset`; b"" where none does.
+
+        Raises `SemelError` as `read`.
+        """
+        readable = max(offset, self.log_start_offset)  # records may have been deleted up to the middle of the batch
+        if readable >= self.log_end_offset:
+            return b""
+        try:
+            begins, found = self.segments.bytes_from(readable, max_bytes)
+        except CorruptBatchError as error:
+            begins, found = self._retry_with_rebuilt_indexes(
+                offset, error, lambda: self.segments.bytes_from(readable, max_bytes)
+            )
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return found if begins == offset else b""
 
     def headers(self, offset: int, upto: int) -> Iterator[BatchHeader]:
         """Yield the headers of the batches in [offset, upto). Not to be continued after a change of the log.

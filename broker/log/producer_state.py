@@ -1,7 +1,9 @@
+# cython: annotation_typing=False, boundscheck=True, wraparound=True
 """What one partition knows of its producers: the machine behind P1 to P10 and L1. No IO, clock or randomness.
 
 `check_*` judges something that is about to be appended and changes nothing; `apply_*` takes in what the log now holds,
 live, replicated and on recovery alike, so the state is a function of the log (P7). Sources: KIP-98, 360, 664, 890.
+Compiled with the C types of producer_state.pxd, because a start after a crash may find a million batches.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
 from semel.protocol.api.transactions import TransactionVersion
+from semel.protocol.batch_header import BatchHeader
 from semel.protocol.errors import ErrorCode, error_for
 from semel.protocol.ids import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.int_bounds import INT32_MAX
@@ -310,26 +313,16 @@ class ProducerState:
         now_ms: int,
     ) -> None:
         """Take in a data batch of a producer id. `end_offset` is moved by the caller, for batches without one too."""
-        entry = self._entries.get(producer_id)
-        fields: tuple[int, ...] = ()
-        coordinator_epoch, open_offset = NO_COORDINATOR_EPOCH, NO_TRANSACTION
-        if entry is not None:
-            coordinator_epoch, open_offset = entry[_COORDINATOR_EPOCH], entry[_FIRST_OFFSET]
-            if epoch == entry[_EPOCH] and len(entry) > HEAD:
-                last = entry[_LAST_SEQUENCE]
-                # A batch that does not follow was let in because the id had expired meanwhile (P3, P8), and
-                # coordinators' batches have no sequence: what came before can no longer be repeated.
-                if first_sequence == (0 if last == MAX_SEQUENCE else last + 1) and first_sequence >= 0:
-                    fields = entry[HEAD:] if len(entry) < _PACKED_MAX else entry[HEAD + FIELDS :]
-        if transactional and open_offset < 0:
-            open_offset = first_offset
-            if self._open is None:
-                self._open = OrderedDict()
-            self._open[first_offset] = producer_id
-        self._entries[producer_id] = (
-            now_ms, producer_id, epoch, coordinator_epoch, timestamp_ms, open_offset, *fields,
-            first_sequence, last_sequence, first_offset, last_offset, timestamp_ms,
+        _apply_batch(
+            self, producer_id, epoch, first_sequence, last_sequence, first_offset, last_offset, timestamp_ms,
+            transactional, now_ms,
         )  # fmt: skip
+
+    def apply_run(self, headers: list[BatchHeader], begin: int, now_ms: int) -> int:
+        """Take in the data batches from number `begin` on, as `apply_batch` does each of them, and return the number of
+        the first control batch. `end_offset` is moved by the caller.
+        """
+        return _apply_run(self, headers, begin, now_ms)
 
     def apply_marker(
         self,
@@ -491,3 +484,62 @@ class ProducerState:
 
     def __repr__(self) -> str:
         return f"ProducerState({self._tp}, end_offset={self.end_offset}, {list(self)})"
+
+
+def _apply_batch(
+    state: ProducerState,
+    producer_id: int,
+    epoch: int,
+    first_sequence: int,
+    last_sequence: int,
+    first_offset: int,
+    last_offset: int,
+    timestamp_ms: int,
+    transactional: bool,
+    now_ms: int,
+) -> None:
+    entries = state._entries
+    entry = entries.get(producer_id)
+    fields: tuple[int, ...] = ()
+    coordinator_epoch, open_offset = NO_COORDINATOR_EPOCH, NO_TRANSACTION
+    if entry is not None:
+        coordinator_epoch, open_offset = entry[_COORDINATOR_EPOCH], entry[_FIRST_OFFSET]
+        if epoch == entry[_EPOCH] and len(entry) > HEAD:
+            last = entry[_LAST_SEQUENCE]
+            # A batch that does not follow was let in because the id had expired meanwhile (P3, P8), and
+            # coordinators' batches have no sequence: what came before can no longer be repeated.
+            if first_sequence == (0 if last == MAX_SEQUENCE else last + 1) and first_sequence >= 0:
+                fields = entry[HEAD:] if len(entry) < _PACKED_MAX else entry[HEAD + FIELDS :]
+    if transactional and open_offset < 0:
+        open_offset = first_offset
+        if state._open is None:
+            state._open = OrderedDict()
+        state._open[first_offset] = producer_id
+    entries[producer_id] = (
+        now_ms, producer_id, epoch, coordinator_epoch, timestamp_ms, open_offset, *fields,
+        first_sequence, last_sequence, first_offset, last_offset, timestamp_ms,
+    )  # fmt: skip
+
+
+def _apply_run(state: ProducerState, headers: list[BatchHeader], begin: int, now_ms: int) -> int:
+    number = begin
+    count = len(headers)
+    while number < count:
+        header = headers[number]
+        if header.is_control:
+            break
+        if header.producer_id >= 0:
+            _apply_batch(
+                state,
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.last_sequence,
+                header.base_offset,
+                header.last_offset,
+                header.max_timestamp_ms,
+                header.is_transactional and header.record_count > 0,
+                now_ms,
+            )
+        number += 1
+    return number

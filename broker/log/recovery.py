@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from semel.broker.log.abort_checkpoint import ABORTED_TRANSACTIONS_FILE, checksum, read_aborts
-from semel.broker.log.batch_scan import WALK_BYTES, scan_batches, scan_headers
+from semel.broker.log.batch_runs import following
+from semel.broker.log.batch_scan import WALK_BYTES, scan_headers, scan_runs
 from semel.broker.log.checkpoints import read_epochs
 from semel.broker.log.clean_check import (
     CUT_SUFFIX,
@@ -37,7 +38,7 @@ from semel.broker.log.losses import UNSYNCED, Losses
 from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.producer_snapshot import SNAPSHOT_SUFFIX, SnapshotFiles
 from semel.broker.log.producer_state import ProducerState
-from semel.broker.log.replay import apply_batch
+from semel.broker.log.replay import apply_batch, apply_run
 from semel.broker.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -493,31 +494,24 @@ class LogLoader:
         segment.restart_indexes(position, start)
         size = segment.size
         try:
-            for at, header, batch in scan_batches(segment.file, position, size):
-                is_synced = end < self._kept_end
-                is_broken = (self._kept_end > 0 if self._stopped_clean else is_synced) and not is_intact(batch)
-                if not is_broken:
-                    validate_batches(batch, max_batch_bytes=INT32_MAX, strict_count=False)
-                if header.base_offset < end or header.last_offset - segment.base_offset > INT32_MAX:
-                    raise CorruptBatchError(f"offset {header.base_offset} follows offset {end - 1}")
-                if is_synced and header.next_offset > self._synced_end:
-                    # A flush ends between two batches, and compaction, which goes no further, leaves the last one.
-                    raise CorruptBatchError(
-                        f"a batch says that its offset is {header.base_offset}, and lies where {end} was synced"
-                    )
-                if is_broken:
-                    # All had been written well: what one batch suffered says nothing about those behind it.
-                    self._losses.say_broken(segment, header, at)
-                    if header.base_offset >= start:
-                        self._end_from_abort_index(segment, header, known_aborts)
-                elif header.base_offset >= start:
-                    self._take_in(segment, header, batch)
-                segment.note_batches(
-                    at, header.size_bytes, header.last_offset, header.max_timestamp_ms,
-                    self._config.index_interval_bytes,
-                )  # fmt: skip
-                end = header.next_offset
-                position = at + header.size_bytes
+            for chunk_at, headers, chunk, are_right in scan_runs(segment.file, position, size):
+                taken = 0
+                while taken < len(headers):
+                    run = self._right_run(segment, headers, taken, end, start) if are_right else []
+                    is_broken = not run and self._is_broken(segment, headers[taken], chunk, end)
+                    first = headers[taken]
+                    run = run or [first]
+                    if is_broken:
+                        # All had been written well: what one batch suffered says nothing about those behind it.
+                        self._losses.say_broken(segment, first, position)
+                        if first.base_offset >= start:
+                            self._end_from_abort_index(segment, first, known_aborts)
+                    elif first.base_offset >= start:
+                        self._take_in(segment, run, chunk)
+                    segment.note_run(position, run, self._config.index_interval_bytes)
+                    end = run[-1].next_offset
+                    position = chunk_at + run[-1].position + run[-1].size_bytes
+                    taken += len(run)
         except SemelError as error:
             _log.warning(
                 "%s: segment %020d is cut at position %d of %d, offset %d: %s",
@@ -534,6 +528,37 @@ class LogLoader:
         segment.times.trim()
         return end, position == size
 
+    def _right_run(
+        self, segment: Segment, headers: list[BatchHeader], begin: int, end: int, start: int
+    ) -> list[BatchHeader]:
+        """Return those of the right batches from number `begin` on that a segment that ends at `end` takes in together:
+        none, where the first one is to be judged by itself.
+        """
+        upto = segment.base_offset + INT32_MAX + 1
+        if end < start:
+            upto = min(upto, start)
+        if end < self._kept_end:
+            upto = min(upto, self._synced_end)
+        return headers[begin : begin + following(headers, begin, end, upto)]
+
+    def _is_broken(self, segment: Segment, header: BatchHeader, chunk: memoryview, end: int) -> bool:
+        """Say whether a batch behind `end` that had been synced is broken. Raises `SemelError` where it can't be the
+        next one.
+        """
+        batch = chunk[header.position : header.position + header.size_bytes]
+        is_synced = end < self._kept_end
+        is_broken = (self._kept_end > 0 if self._stopped_clean else is_synced) and not is_intact(batch)
+        if not is_broken:
+            validate_batches(batch, max_batch_bytes=INT32_MAX, strict_count=False)
+        if header.base_offset < end or header.last_offset - segment.base_offset > INT32_MAX:
+            raise CorruptBatchError(f"offset {header.base_offset} follows offset {end - 1}")
+        if is_synced and header.next_offset > self._synced_end:
+            # A flush ends between two batches, and compaction, which goes no further, leaves the last one.
+            raise CorruptBatchError(
+                f"a batch says that its offset is {header.base_offset}, and lies where {end} was synced"
+            )
+        return is_broken
+
     def _lost(self, first: int, end: int) -> None:
         self._losses.lost.append((first, end))
         self._on_loss(first)
@@ -546,11 +571,10 @@ class LogLoader:
         segment.append((batch,), len(batch), until - 1, NO_TIMESTAMP, self._config.index_interval_bytes)
         self._producers.end_offset = until
 
-    def _take_in(self, segment: Segment, header: BatchHeader, batch: memoryview) -> None:
-        completed = apply_batch(self._producers, header, batch, self._now_ms)
-        if completed is not None:
+    def _take_in(self, segment: Segment, run: list[BatchHeader], chunk: memoryview) -> None:
+        for completed in apply_run(self._producers, run, chunk, self._now_ms):
             segment.transactions.note_completed(completed)
-        self._epochs.assign(header.leader_epoch, header.base_offset)
+        self._epochs.assign_run(run)
 
     @staticmethod
     def _position_of(segment: Segment, offset: int) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NoReturn
 
+from semel.broker.log.batch_runs import largest_timestamp, stretch
 from semel.broker.log.batch_scan import NEAR_BYTES, WALK_BYTES, scan_headers
 from semel.broker.log.config import LogConfig
 from semel.broker.log.disk_errors import is_full
@@ -134,7 +135,7 @@ class Segment:
 
     # --- Appending ----------------------------------------------------------------------------------------------------
 
-    def append_run(self, run: memoryview, headers: Sequence[BatchHeader], index_interval_bytes: int) -> None:
+    def append_run(self, run: memoryview, headers: list[BatchHeader], index_interval_bytes: int) -> None:
         """Append several batches with one write. Raises `OSError`, as `append`."""
         if headers[0].base_offset < self.end_offset:
             self._offsets_overlap(headers[0].base_offset)
@@ -143,11 +144,7 @@ class Segment:
         file.append([run])
         self._size = position + run.nbytes
         self.end_offset = headers[-1].next_offset
-        for header in headers:
-            self.note_batches(
-                position, header.size_bytes, header.last_offset, header.max_timestamp_ms, index_interval_bytes
-            )
-            position += header.size_bytes
+        self.note_run(position, headers, index_interval_bytes)
 
     def append(
         self,
@@ -175,10 +172,24 @@ class Segment:
             self.path(LOG_SUFFIX), "offsets only grow in a segment", appended=offset, segment_end_offset=self.end_offset
         )
 
+    def note_run(self, position: int, headers: list[BatchHeader], index_interval_bytes: int) -> None:
+        """Take batches that lie in the file from `position` on into the indexes, as `note_batches` does each."""
+        number = 0
+        while number < len(headers):
+            # The first batch of a segment tells its age, and is noted by itself.
+            room = index_interval_bytes - self._unindexed_bytes if position else -1
+            count, size, max_timestamp_ms, last_offset = stretch(headers, number, room)
+            self.note_batches(position, size, last_offset, max_timestamp_ms, index_interval_bytes)
+            number += count
+            position += size
+
     def note_batches(
         self, position: int, size: int, last_offset: int, max_timestamp_ms: int, index_interval_bytes: int
     ) -> None:
-        """Take batches that are in the file into the indexes: one entry about every `index_interval_bytes`."""
+        """Take batches that are in the file into the indexes: one entry about every `index_interval_bytes`.
+
+        last_offset: of the first batch that has the largest timestamp
+        """
         largest = self._max_timestamp
         if largest is None:
             largest = self.max_timestamp
@@ -220,6 +231,18 @@ class Segment:
                 or self.times.size_bytes + 2 * self.times.ENTRY.size > most
             )
         return False
+
+    def has_room_for(self, run: list[BatchHeader], now_ms: int, config: LogConfig) -> bool:
+        """Say whether none of several batches belongs into a new segment. False says nothing."""
+        size = run[-1].position + run[-1].size_bytes - run[0].position
+        most = config.segment_index_bytes
+        # The first batch of a segment tells its age, and each may have an entry.
+        return (
+            self.size > 0
+            and self.offsets.size_bytes + (len(run) + 1) * self.offsets.ENTRY.size <= most
+            and self.times.size_bytes + (len(run) + 2) * self.times.ENTRY.size <= most
+            and not self.should_roll(size, run[-1].last_offset, largest_timestamp(run), now_ms, config)
+        )
 
     def _read_first_timestamp(self) -> int:
         if self.size < BATCH_OVERHEAD:

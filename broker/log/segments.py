@@ -134,6 +134,11 @@ class Segments:
         self._remember(next_offset, segment, limit)
         return LogRange(FileRange(segment.file, start, limit - start), first_offset, next_offset)
 
+    def bytes_from(self, offset: int, max_bytes: int) -> tuple[int, bytes]:
+        """Return at most `max_bytes` of one segment from the batch on that holds `offset`, and where that begins."""
+        segment, position, header = self._locate(offset)
+        return header.base_offset, segment.file.read_at(min(max_bytes, segment.size - position), position)
+
     def _locate(self, offset: int) -> tuple[Segment, int, BatchHeader]:
         for segment in self.from_offset(offset):
             if segment.size:

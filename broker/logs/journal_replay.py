@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from semel.broker.log.journal import Journal
-from semel.broker.log.journal_format import EntryType, JournalEntry
+from semel.broker.log.journal_format import EntryType, JournalEntry, by_place, parse_place
+from semel.broker.log.journal_runs import compare_entries, count_following
 from semel.broker.log.partition_log import PartitionLog
 from semel.protocol.batch_header import iter_batches
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.wording import counted
 
-_PIECE_BYTES_MIN: Final = 2 << 10
-_PIECE_BYTES_MAX: Final = 64 << 10
-_PIECES_BYTES: Final = 16 << 20
-"""About so much of all logs together is held beside the journal. A journal goes round all logs, so that each log that
-has appends keeps a piece: with fewer places than logs, each entry would be looked up and read again.
-"""
+_PIECE_BYTES: Final = 1 << 20
+"""So much of a log is read at a time to be compared with the journal."""
+_READ_BYTES_EACH: Final = 8 << 10
+_READ_BYTES_MIN: Final = 4 << 20
+_READ_BYTES_MAX: Final = 8 << 20
+"""So much of the journal is read at a time, for each log and in sum: each log takes its share at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,27 +80,32 @@ def replay_journal(
     that takes the one log offline, and its entries are kept.
     """
     entries = restored = skipped = kept = 0
-    compare = _Comparison(len(logs))
     failed: set[tuple[TopicId, int]] = set()
     begun = {key: log.epochs.entries()[-1:] for key, log in logs.items()}
-    for entry in journal.replay():
-        entries += 1
-        key = entry.topic_id, entry.partition
-        log = logs.get(key)
-        if log is not None and key not in failed:
-            try:
-                restored += _take_in(log, entry, recovery_points.get(log.tp, 0), now_ms, compare)
-                continue
-            except (SemelError, OSError) as error:
-                if aside is None:
-                    raise
-                aside.log_failed(log, error)
-                failed.add(key)
-        if aside is not None and aside.is_wanted(key):
-            aside.keep(key, entry)
-            kept += 1
-        else:
-            skipped += 1
+    read_bytes = min(max(len(logs) * _READ_BYTES_EACH, _READ_BYTES_MIN), _READ_BYTES_MAX)
+    for part in journal.replay_parts(read_bytes):
+        entries += len(part)
+        for place, found in by_place(part).items():
+            key = parse_place(place)
+            log = logs.get(key)
+            left = found
+            if log is not None and key not in failed:
+                taking = _Taking(log, found, recovery_points.get(log.tp, 0), now_ms)
+                try:
+                    taking.run()
+                except (SemelError, OSError) as error:
+                    if aside is None:
+                        raise
+                    aside.log_failed(log, error)
+                    failed.add(key)
+                restored += taking.restored
+                left = found[taking.done :]
+            if aside is not None and aside.is_wanted(key):
+                for entry in left:
+                    aside.keep(key, entry)
+                kept += len(left)
+            else:
+                skipped += len(left)
     for key, log in logs.items():
         for epoch, begins in begun[key]:
             # A leader noted it, and wrote nothing (R7). Batches that the journal cuts later have contradicted it.
@@ -121,85 +127,109 @@ def damage_of(logs: Iterable[PartitionLog]) -> tuple[str, ...]:
     return tuple(log.recovered_damage for log in logs if log.recovered_damage)
 
 
-def _take_in(log: PartitionLog, entry: JournalEntry, recovery_point: int, now_ms: int, compare: _Comparison) -> int:
-    if entry.type is not EntryType.TRUNCATE:
-        return _restore(log, entry, recovery_point, now_ms, compare)
-    if entry.base_offset < log.log_end_offset:
-        compare.forget(log)
-    log.replay_cut(entry.base_offset, now_ms=now_ms)
-    return 0
+class _Taking:
+    """Brings a log to what some entries of the journal say of it, together where they can be: `done` are through."""
 
+    __slots__ = ("_bytes", "_entries", "_log", "_now_ms", "_recovery_point", "done", "restored")
 
-def _restore(log: PartitionLog, entry: JournalEntry, recovery_point: int, now_ms: int, compare: _Comparison) -> int:
-    """Bring a log to what an entry says, and return how many batches it had lost or had otherwise.
+    def __init__(self, log: PartitionLog, entries: list[JournalEntry], recovery_point: int, now_ms: int) -> None:
+        self._log = log
+        self._entries = entries
+        self._recovery_point = recovery_point
+        self._now_ms = now_ms
+        self._bytes = sum([entry.length for entry in entries])
+        self.done = 0
+        self.restored = 0
+        """Batches that the log had lost, or had otherwise."""
 
-    Up to the recovery point a log is on the disk, and may have been compacted since. From there on the journal is the
-    truth: a log's bytes can be whole and yet not those that were acknowledged, where the disk kept an older write that
-    had been taken back.
-    """
-    restored = 0
-    position = 0
-    follows = entry.base_offset
-    """Where the log ended before the next batch: there may be a gap between them, left by the leader's compaction."""
-    view = memoryview(entry.payload)
-    for header in iter_batches(entry.payload):
-        batch = view[position : position + header.size_bytes]
-        position += header.size_bytes
-        start, end = log.log_start_offset, log.log_end_offset
-        is_next, follows = follows <= end, header.next_offset
-        if header.next_offset <= max(start, min(recovery_point, end)):
-            continue
-        if header.base_offset < end:
-            if compare.has_batch(log, header.base_offset, header.next_offset, batch):
+    def run(self) -> None:
+        """Raises `SemelError` and `OSError` for the entry after `done`."""
+        alone_until = 0
+        while self.done < len(self._entries):
+            if self.done >= alone_until:
+                self._pass_over_same()
+                alone_until = self._append_following()
+            if self.done < len(self._entries):
+                self.restored += self._take_in(self._entries[self.done])
+                self.done += 1
+
+    def _pass_over_same(self) -> None:
+        """Pass over the entries that the log has, byte for byte, or that end at the recovery point or before."""
+        log, entries = self._log, self._entries
+        floor = self._floor()
+        piece = b""
+        while True:
+            count, offset, size = compare_entries(entries, self.done, floor, piece)
+            self.done += count
+            if offset < 0 or offset >= log.log_end_offset or (piece and not count):
+                return
+            left = self._bytes * (len(entries) - self.done) // len(entries)  # about, which is enough
+            piece = log.bytes_from(offset, max(size, min(left, _PIECE_BYTES)))
+            if not piece:
+                return
+
+    def _append_following(self) -> int:
+        """Append the entries that follow the log's end with one call. Where that fails, each is to be taken by itself,
+        so that those before the one at fault are in the log: returns up to which.
+        """
+        log = self._log
+        count, batches = count_following(self._entries, self.done, log.log_end_offset)
+        end = self.done + count
+        if count > 1:
+            try:
+                payloads = b"".join([entry.payload for entry in self._entries[self.done : end]])
+                log.replay_append(None, payloads, now_ms=self._now_ms, one_by_one=True)
+            except (SemelError, OSError):
+                return end
+            self.done = end
+            self.restored += batches
+        return 0
+
+    def _take_in(self, entry: JournalEntry) -> int:
+        if entry.type is not EntryType.TRUNCATE:
+            return self._restore(entry)
+        self._log.replay_cut(entry.base_offset, now_ms=self._now_ms)
+        return 0
+
+    def _floor(self) -> int:
+        log = self._log
+        return max(log.log_start_offset, min(self._recovery_point, log.log_end_offset))
+
+    def _restore(self, entry: JournalEntry) -> int:
+        """Bring the log to what one entry says, and return how many batches it had lost or had otherwise.
+
+        Up to the recovery point a log is on the disk, and may have been compacted since. From there on the journal is
+        the truth: a log's bytes can be whole and yet not those that were acknowledged, where the disk kept an older
+        write that had been taken back.
+        """
+        log = self._log
+        restored = 0
+        follows = entry.base_offset
+        """Where the log ended before the next batch: there may be a gap between them, left by the leader's compaction.
+        """
+        payload = entry.payload
+        view = memoryview(payload)
+        for header in iter_batches(payload):
+            batch = view[header.position : header.position + header.size_bytes]
+            start, end = log.log_start_offset, log.log_end_offset
+            is_next, follows = follows <= end, header.next_offset
+            if header.next_offset <= self._floor():
                 continue
-            compare.forget(log)
-            log.truncate_to(header.base_offset, now_ms=now_ms)
-        elif header.base_offset > end and not is_next and not log.is_only_replica:
-            return restored  # it was being cut to follow its leader, which has what it needs next
-        elif header.base_offset > end and not is_next:
-            raise FatalError(
-                f"the log of {log.tp} ends at {end}, and the journal continues at {header.base_offset}: the records "
-                "between were flushed and are gone. Restore the log's directory from a backup",
-                ErrorCode.KAFKA_STORAGE_ERROR,
-            )
-        log.replay_append(header.base_offset, batch, now_ms=now_ms)
-        if log.log_start_offset < start:
-            # The batch that holds the start is whole again; what was deleted of it stays deleted.
-            log.delete_records(start)
-        restored += 1
-    return restored
-
-
-class _Comparison:
-    """Reads logs forward, in pieces, beside the journal: most batches are where they should be, one after the other."""
-
-    __slots__ = ("_piece_bytes", "_pieces_max", "_places")
-
-    def __init__(self, logs: int) -> None:
-        self._piece_bytes = min(max(_PIECES_BYTES // max(logs, 1), _PIECE_BYTES_MIN), _PIECE_BYTES_MAX)
-        self._pieces_max = _PIECES_BYTES // self._piece_bytes
-        self._places: dict[TopicPartition, tuple[int, bytes, int]] = {}
-        """Of each log lately read: the next offset, the piece that was read, and where in it that offset is."""
-
-    def forget(self, log: PartitionLog) -> None:
-        """The log is about to be changed."""
-        self._places.pop(log.tp, None)
-
-    def has_batch(self, log: PartitionLog, offset: int, next_offset: int, batch: memoryview) -> bool:
-        """Say whether the log has exactly this batch at `offset`."""
-        size = len(batch)
-        place = self._places.pop(log.tp, None)
-        if place is None or place[0] != offset or place[2] + size > len(place[1]):
-            # Records may have been deleted up to the middle of the batch.
-            readable = max(offset, log.log_start_offset)
-            found = log.read(readable, max(size, self._piece_bytes), log.log_end_offset, True)
-            if found.records is None or found.first_offset != offset:
-                return False
-            place = offset, found.read(), 0
-        _, piece, at = place
-        if piece[at : at + size] != batch:
-            return False
-        if len(self._places) >= self._pieces_max:
-            del self._places[next(iter(self._places))]
-        self._places[log.tp] = next_offset, piece, at + size
-        return True
+            if header.base_offset < end:
+                if log.bytes_from(header.base_offset, len(batch)) == batch:
+                    continue
+                log.truncate_to(header.base_offset, now_ms=self._now_ms)
+            elif header.base_offset > end and not is_next and not log.is_only_replica:
+                return restored  # it was being cut to follow its leader, which has what it needs next
+            elif header.base_offset > end and not is_next:
+                raise FatalError(
+                    f"the log of {log.tp} ends at {end}, and the journal continues at {header.base_offset}: the "
+                    "records between were flushed and are gone. Restore the log's directory from a backup",
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                )
+            log.replay_append(header.base_offset, batch, now_ms=self._now_ms)
+            if log.log_start_offset < start:
+                # The batch that holds the start is whole again; what was deleted of it stays deleted.
+                log.delete_records(start)
+            restored += 1
+        return restored
