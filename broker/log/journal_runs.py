@@ -14,7 +14,7 @@ except ModuleNotFoundError:
     from semel.protocol import uncompiled as cython
 
 from semel.broker.log.journal_format import EntryType, JournalEntry
-from semel.protocol.batch_header import read_header
+from semel.protocol.batch_header import CONTROL, read_header
 from semel.protocol.corruption import CorruptBatchError
 
 _APPEND: Final = EntryType.APPEND
@@ -77,7 +77,7 @@ def compare_entries(entries: list[JournalEntry], begin: int, floor: int, piece: 
 
 def count_following(entries: list[JournalEntry], begin: int, end_offset: int) -> tuple[int, int]:
     """Return how many entries from number `begin` on can be appended to a log that ends at `end_offset`, one behind the
-    other, and how many batches they have.
+    other, and how many batches they have. Markers are not among them: whether one can be applied shows when it is.
     """
     number = begin
     count = len(entries)
@@ -95,7 +95,7 @@ def count_following(entries: list[JournalEntry], begin: int, end_offset: int) ->
                 header = read_header(entry.data, position)
             except CorruptBatchError:
                 return number - begin, batches
-            if header.size_bytes > end - position or header.base_offset < end_offset:
+            if header.size_bytes > end - position or header.base_offset < end_offset or header.attributes & CONTROL:
                 return number - begin, batches
             end_offset = header.base_offset + header.last_offset_delta + 1
             position += header.size_bytes

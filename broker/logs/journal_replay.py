@@ -11,6 +11,7 @@ from semel.broker.log.journal_format import EntryType, JournalEntry, by_place, p
 from semel.broker.log.journal_runs import compare_entries, count_following
 from semel.broker.log.partition_log import PartitionLog
 from semel.protocol.batch_header import iter_batches
+from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.wording import counted
@@ -169,8 +170,8 @@ class _Taking:
                 return
 
     def _append_following(self) -> int:
-        """Append the entries that follow the log's end with one call. Where that fails, each is to be taken by itself,
-        so that those before the one at fault are in the log: returns up to which.
+        """Append the entries that follow the log's end with one call. Where some are broken, each is to be taken by
+        itself, so that those before them are in the log: returns up to which.
         """
         log = self._log
         count, batches = count_following(self._entries, self.done, log.log_end_offset)
@@ -179,11 +180,23 @@ class _Taking:
             try:
                 payloads = b"".join([entry.payload for entry in self._entries[self.done : end]])
                 log.replay_append(None, payloads, now_ms=self._now_ms, one_by_one=True)
+            except CorruptBatchError:
+                return end  # found before anything was written
             except (SemelError, OSError):
-                return end
+                self._pass_over_written(end)
+                raise
             self.done = end
             self.restored += batches
         return 0
+
+    def _pass_over_written(self, upto: int) -> None:
+        """Count what is in the log of entries that did not all get there: it was written in parts."""
+        while self.done < upto:
+            for header in iter_batches(self._entries[self.done].payload):
+                if header.next_offset > self._log.log_end_offset:
+                    return
+                self.restored += 1
+            self.done += 1
 
     def _take_in(self, entry: JournalEntry) -> int:
         if entry.type is not EntryType.TRUNCATE:

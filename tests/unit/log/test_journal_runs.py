@@ -284,7 +284,7 @@ def test_L1_L3_P7_markers_amid_a_run_end_their_transactions(folder: Folder) -> N
             sequences[producer.producer_id] += 1
         folder.journal.append(TOPIC, 0, result.base_offset, result.appended)
     assert folder.replay().restored_batches == 40
-    assert len(folder.writes) < 10
+    assert len(folder.writes) < 20  # each of the eight by itself, and what is between them together
     log = folder.log
     assert log.producer_state == live.producer_state
     assert log.first_unstable_offset(40) == live.first_unstable_offset(40) is not None
@@ -315,3 +315,51 @@ def test_D1_entries_with_gaps_between_them_are_put_back_together(folder: Folder)
     assert folder.replay().restored_batches == 8
     assert folder.content() == b"".join([batch(0), *batches])
     assert folder.writes == [8]
+
+
+class FlushingAside(Aside):
+    """Does with a failed log what a start does: what it got so far is not kept, so it is flushed."""
+
+    def log_failed(self, log: PartitionLog, error: Exception) -> None:
+        super().log_failed(log, error)
+        log.flush()
+
+
+def test_D1_a_marker_that_is_none_amid_a_run_costs_its_own_log_alone_and_no_entry_before_it(folder: Folder) -> None:
+    """Its checksum is right, so it is found only when the run is in the segment already."""
+    unknown_kind = (NOW, b"\0\0\0\x09", bytes(6), ())
+    marker = bytearray(encode_batch([unknown_kind], producer_id=7, producer_epoch=0, transactional=True, control=True))
+    set_base_offset(marker, 0, 6, 0)
+    batches = [batch(n) for n in range(10)]
+    batches[6] = bytes(marker)
+    for n, one in enumerate(batches):
+        folder.journal.append(TOPIC, 0, n, [one])
+    aside = FlushingAside()
+    report = folder.replay(aside=aside)
+    assert [error.code for error in aside.errors if isinstance(error, SemelError)] == [ErrorCode.CORRUPT_MESSAGE]
+    assert [one.payload for one in aside.kept] == batches[6:]
+    assert (report.restored_batches, folder.log.log_end_offset) == (6, 6)
+    assert folder.log.offline_error is None
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_D1_what_was_put_back_before_a_disk_failed_amid_a_run_is_counted(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    batches = [batch(n) for n in range(10)]
+    for n, one in enumerate(batches):
+        folder.journal.append(TOPIC, 0, n, [one])
+    real, calls = Segment.append_run, 0
+
+    def append_run(segment: Segment, run: memoryview, headers: Any, interval: int) -> None:
+        nonlocal calls
+        calls += 1
+        if 2 <= calls < 2 + times:
+            raise OSError(28, "no room")
+        real(segment, run, headers, interval)
+
+    monkeypatch.setattr(Segment, "append_run", append_run)
+    aside = Aside()
+    report = folder.replay(aside=aside)
+    assert report.restored_batches == folder.log.log_end_offset
+    assert report.restored_batches + len(aside.kept) == 10
