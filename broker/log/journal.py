@@ -37,6 +37,7 @@ from semel.broker.log.journal_recovery import (
     READ_BYTES,
     SUFFIX,
     JournalFile,
+    JournalLook,
     JournalReading,
     JournalRecovery,
     find_journal_files,
@@ -169,6 +170,19 @@ class Journal:
         self._files = recovery.files
         self._position = self._written_position = self._durable_position = self._opened_position = recovery.position
         self._sequence = self._written_sequence = self._opened_sequence = recovery.sequence
+
+    def lowest_cuts(self) -> dict[tuple[TopicId, int], int]:
+        """Return the lowest offset at which each log was cut in the run before, of those that were. Before a replay.
+
+        Raises `OSError`. What can't be read is for the replay to tell.
+        """
+        cuts: dict[tuple[TopicId, int], int] = {}
+        look = JournalLook(self._storage, self._folder, list(self._files), self._position, self._sequence)
+        for entry in look.entries():
+            if entry.type is EntryType.TRUNCATE:
+                key = entry.topic_id, entry.partition
+                cuts[key] = min(cuts.get(key, entry.base_offset), entry.base_offset)
+        return cuts
 
     # --- State --------------------------------------------------------------------------------------------------------
 

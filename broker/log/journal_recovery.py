@@ -155,6 +155,13 @@ class JournalRecovery:
             file.close()
 
 
+class JournalLook(JournalRecovery):
+    """Reads a journal to its end before it is recovered, and leaves a torn tail where it is."""
+
+    def _cut_tail(self, index: int, offset: int) -> None:
+        """The recovery does that."""
+
+
 class JournalReading(JournalRecovery):
     """Reads a journal that is being written, up to a durable position, and changes nothing."""
 

@@ -245,7 +245,8 @@ class LogManager:
         )
         clean = self.folder.take_clean_mark() and journal.is_empty
         deleted_folders = self.folder.find_deleted()
-        logs = self._opener.open_all(progress, clean=clean, on_loss=self.unreported.lost)
+        cuts = {} if clean else journal.lowest_cuts()
+        logs = self._opener.open_all(progress, clean=clean, on_loss=self.unreported.lost, cuts=cuts)
         if clean:
             self.recovery = RecoveryReport(clean=True, partitions=len(logs), damage=damage_of(logs.values()))
             self._note_findings(logs)

@@ -7,7 +7,7 @@ as it was: at a start, or, where the disk refused, while the node runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -62,10 +62,13 @@ class LogOpener:
         *,
         clean: bool,
         on_loss: Callable[[PartitionKey, int], None],
+        cuts: Mapping[PartitionKey, int],
     ) -> dict[PartitionKey, PartitionLog]:
         """Open every log that can be opened; the others are in `offline`. Raises `OSError` for the folder itself.
 
         on_loss: is called with the first offset that a log has lost of what was synced, before it is repaired
+        cuts:    the lowest offset at which a log was cut since its recovery point was noted. What it has from there on
+                 was written again and not synced since, so a power cut may have torn it; the journal has all of it
         """
         self.was_clean = clean
         self._on_loss = on_loss
@@ -81,6 +84,7 @@ class LogOpener:
             key = topic_id, tp.partition
             try:
                 start, point = starts.get(tp), points.get(tp, 0)
+                point = min(point, cuts.get(key, point))
                 log = self.open_log(
                     tp, topic_id, clean=clean, start=start, point=point, is_untouched=is_untouched,
                     on_loss=partial(on_loss, key),

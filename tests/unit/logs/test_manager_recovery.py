@@ -6,19 +6,23 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from held_executor import HeldExecutor
 from log_model import read_batches
-from simulated_folder import TOPIC_ID, TP, Node, append, batch, read_all
+from simulated_folder import CONFIG, TOPIC_ID, TP, Node, append, batch, read_all
 
 from semel.broker.log.config import AppendOrigin
+from semel.broker.log.journal import Journal
 from semel.broker.logs.config import Durability, LogManagerConfig
+from semel.broker.logs.partition import Partition
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.batch_header import set_base_offset
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
+from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage
 from semel.runtime.storage import read_whole, write_whole
 
@@ -280,10 +284,16 @@ def test_R3_D1_a_crash_does_not_bring_back_what_was_truncated(power: bool) -> No
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("cuts", ["known", "not known"])
 def test_R4_what_a_follower_cut_is_not_lost_where_it_is_the_only_replica_by_now(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, cuts: str
 ) -> None:
-    """The flush before the cut noted more as synced. A replica that lacks records would wait for an operator."""
+    """The flush before the cut noted more as synced. A replica that lacks records would wait for an operator.
+
+    cuts: not known before a log is opened are those in entries that were kept apart
+    """
+    if cuts == "not known":
+        monkeypatch.setattr(Journal, "lowest_cuts", lambda journal: {})
 
     async def run(crash_point: int) -> bool:
         """Returns whether the first start crashed, before its operation `crash_point`."""
@@ -320,7 +330,7 @@ def test_R4_what_a_follower_cut_is_not_lost_where_it_is_the_only_replica_by_now(
     while asyncio.run(run(crash_point)):
         crash_point += 1
     assert crash_point > 10
-    assert "had been cut before the crash, so nothing is lost" in caplog.text
+    assert ("had been cut before the crash, so nothing is lost" in caplog.text) is (cuts == "not known")
 
 
 def _replicated(value: bytes, offset: int) -> bytearray:
@@ -495,3 +505,52 @@ def test_D1_many_logs_that_are_synced_side_by_side_after_a_kill_are_on_the_disk_
         await node.logs.close()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("hole", range(5, 14))
+@pytest.mark.parametrize("way", ["zeros", "old"])
+def test_D1_R3_what_is_written_again_below_the_recovery_point_after_a_cut_may_be_torn(hole: int, way: str) -> None:
+    """A follower that was cut below what it had flushed, and lost its power before the next flush."""
+
+    async def run() -> None:
+        size = len(batch(key=b"old", sequence=0))
+        config = replace(CONFIG, index_interval_bytes=1, segment_bytes=4 * size)
+        node = Node(SimulatedStorage(1))
+        node.executor = InlineExecutor()
+        node.start(config)
+        partition = node.create(log_config=config)
+        partition.follow(0, 2)
+        replicate(partition, range(10), b"old", 0)
+        await partition.all_durable()
+        await node.logs.maintenance.flush()
+        old = log_files(node)
+        partition.follow(1, 3)
+        partition.truncate_to(5)
+        replicate(partition, range(5, 14), b"new", 1)
+        await partition.all_durable()
+        expected = log_files(node)
+        node.storage.crash(power=False)
+        path = max(path for path in expected if int(path.rpartition("/")[2][:20]) <= hole)
+        position = (hole - int(path.rpartition("/")[2][:20])) * size
+        before = old.get(path, b"")[position : position + size] or bytes(size)
+        node.storage.corrupt(path, position, bytes(size) if way == "zeros" else before)
+        node.logs = node.manager()
+        node.logs.open(lambda tp, topic_id: config, is_only_replica=lambda tp, topic_id: False)
+        assert not list(node.logs.offline)
+        assert (node.get().log_end_offset, log_files(node)) == (14, expected)
+
+    asyncio.run(run())
+
+
+def log_files(node: Node) -> dict[str, bytes]:
+    """The segments of the partition, by their paths."""
+    folder = "/data/orders-0"
+    names = [name for name in node.storage.list_folder(folder) if name.endswith(".log")]
+    return {f"{folder}/{name}": read_whole(node.storage, f"{folder}/{name}", size_bytes_max=1 << 20) for name in names}
+
+
+def replicate(partition: Partition, offsets: range, key: bytes, leader_epoch: int) -> None:
+    for offset in offsets:
+        fetched = batch(key=key, sequence=offset)
+        set_base_offset(fetched, 0, offset, leader_epoch)
+        partition.append(fetched, origin=AppendOrigin.REPLICATION)
