@@ -104,8 +104,6 @@ class AsyncSending(NotPicklable):
     ) -> Delivery:
         """Send a record: buffer it, and return the future of its acknowledgement.
 
-        To wait for many, `flush`, or await one after the other: `asyncio.gather` makes a task of each.
-
         value, key:   bytes, str (as UTF-8) or None; anything else needs a serializer
         headers:      a mapping or pairs of names and bytes, str or None
         partition:    a number from 0; None lets the partitioner choose
