@@ -453,7 +453,7 @@ class PartitionLog:
 
         What the log has already is skipped, so repeating is harmless; offsets may leave gaps, as compaction does.
         `duplicate` says that nothing was new. `base_offset`, where known, must be the first batch's. With `one_by_one`
-        each batch comes to the segment that it would come to by itself; those before one that fails are appended.
+        each batch comes to the segment that it would come to alone; those before one that fails are appended.
         Raises `SemelError`: CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE for a batch that the log has a part of,
         KAFKA_STORAGE_ERROR.
         """

@@ -532,7 +532,7 @@ class LogLoader:
         self, segment: Segment, headers: list[BatchHeader], begin: int, end: int, start: int
     ) -> list[BatchHeader]:
         """Return those of the right batches from number `begin` on that a segment that ends at `end` takes in together:
-        none, where the first one is to be judged by itself.
+        none, where the first one is to be judged alone.
         """
         upto = segment.base_offset + INT32_MAX + 1
         if end < start:

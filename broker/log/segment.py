@@ -176,7 +176,7 @@ class Segment:
         """Take batches that lie in the file from `position` on into the indexes, as `note_batches` does each."""
         number = 0
         while number < len(headers):
-            # The first batch of a segment tells its age, and is noted by itself.
+            # The first batch of a segment tells its age, and is noted alone.
             room = index_interval_bytes - self._unindexed_bytes if position else -1
             count, size, max_timestamp_ms, last_offset = stretch(headers, number, room)
             self.note_batches(position, size, last_offset, max_timestamp_ms, index_interval_bytes)

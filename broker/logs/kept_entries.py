@@ -80,6 +80,13 @@ class KeptEntries:
         journal.close()
         return report
 
+    def lowest_cut(self, key: PartitionKey) -> int | None:
+        """Return the lowest offset at which the log was cut, by what is kept of it; None where it was not.
+
+        Raises as `Journal.lowest_cuts`.
+        """
+        return self._journal(key).lowest_cuts().get(key) if self.has(key) else None
+
     def offsets(self, key: PartitionKey) -> tuple[int, int] | None:
         """Return the first offset of what is kept of a partition, and the offset behind it; None where nothing is."""
         first, end = -1, -1

@@ -67,8 +67,7 @@ class LogOpener:
         """Open every log that can be opened; the others are in `offline`. Raises `OSError` for the folder itself.
 
         on_loss: is called with the first offset that a log has lost of what was synced, before it is repaired
-        cuts:    the lowest offset at which a log was cut since its recovery point was noted. What it has from there on
-                 was written again and not synced since, so a power cut may have torn it; the journal has all of it
+        cuts:    the lowest offset at which the journal says that a log was cut
         """
         self.was_clean = clean
         self._on_loss = on_loss
@@ -83,8 +82,7 @@ class LogOpener:
         for done, (tp, topic_id) in enumerate(found, 1):
             key = topic_id, tp.partition
             try:
-                start, point = starts.get(tp), points.get(tp, 0)
-                point = min(point, cuts.get(key, point))
+                start, point = starts.get(tp), self._synced_to(key, points.get(tp, 0), cuts.get(key))
                 log = self.open_log(
                     tp, topic_id, clean=clean, start=start, point=point, is_untouched=is_untouched,
                     on_loss=partial(on_loss, key),
@@ -106,6 +104,15 @@ class LogOpener:
         self._folder.known.add((topic_id, tp.partition) for tp, topic_id in found)
         self.take_offline(failed)
         return logs
+
+    def _synced_to(self, key: PartitionKey, noted: int, cut: int | None) -> int:
+        """Return up to where a log is on the disk: to the recovery point that was noted, or to where it was cut since.
+
+        What it has from the cut on was written again and not synced, so a power cut may have torn it. The journal, or
+        what is kept of it, has all of that.
+        """
+        kept = self.kept.lowest_cut(key)
+        return min([noted, *(offset for offset in (cut, kept) if offset is not None)])
 
     def release_missing(self) -> None:
         """Let the checkpoints forget partitions that are neither here nor offline: they were deleted."""
@@ -190,7 +197,8 @@ class LogOpener:
         assert one.topic_id is not None
         was_clean, one.is_clean = one.is_clean, False
         key = one.topic_id, one.tp.partition
-        point = self._folder.recovery_points.get(one.tp)
+        noted = self._folder.recovery_points.get(one.tp)
+        point = self._synced_to(key, noted, None)
         on_loss = self._loss_noter(one.tp, key)
         log = self.open_log(
             one.tp,
@@ -205,7 +213,7 @@ class LogOpener:
         try:
             if self.kept.has(key):
                 self.kept.replay(key, log, point)
-            if log.log_end_offset < point:
+            if log.log_end_offset < noted:
                 on_loss(log.log_end_offset)
             self.note_damage(key, log)
             log.flush()

@@ -37,7 +37,7 @@ def end_txn_request(transactional_id: str, producer: ProducerIdAndEpoch, *, comm
 def read_end_txn(body: Buffer) -> EndTxnAnswer:
     """Return what is answered to it. Raises `WireFormatError`."""
     reader = WireReader(body)
-    reader.read_int32()  # for how long this client's requests are held up: the node waits by itself
+    reader.read_int32()  # the throttle time: it is the node that waits
     error = error_code_of(reader.read_int16())
     producer = ProducerIdAndEpoch(reader.read_int64(), reader.read_int16())
     reader.skip_tagged_fields()

@@ -1,4 +1,4 @@
-"""A recovery that takes many batches and entries together leaves what one would that takes each by itself.
+"""A recovery that takes many batches and entries together leaves what one would that takes them one by one.
 
 The same folder, after a crash and damage, is opened twice: as a start does, and with every batch of a log, and every
 entry of the journal, read and taken in alone. Files, producers, leader epochs and reports are the same, byte for byte.

@@ -100,7 +100,7 @@ def test_D1_entries_that_follow_each_other_are_put_back_together(folder: Folder)
     report = folder.replay()
     assert folder.content() == b"".join(expected)
     assert (report.restored_batches, report.journal_entries, report.skipped_entries) == (20, 40, 20)
-    assert (sum(folder.writes), max(folder.writes)) == (20, 10), "the first one of a segment by itself, then many"
+    assert (sum(folder.writes), max(folder.writes)) == (20, 10), "the first one of a segment alone, then many"
     assert folder.log.log_end_offset == 20
 
 
@@ -284,7 +284,7 @@ def test_L1_L3_P7_markers_amid_a_run_end_their_transactions(folder: Folder) -> N
             sequences[producer.producer_id] += 1
         folder.journal.append(TOPIC, 0, result.base_offset, result.appended)
     assert folder.replay().restored_batches == 40
-    assert len(folder.writes) < 20  # each of the eight by itself, and what is between them together
+    assert len(folder.writes) < 20  # each of the eight alone, and what is between them together
     log = folder.log
     assert log.producer_state == live.producer_state
     assert log.first_unstable_offset(40) == live.first_unstable_offset(40) is not None

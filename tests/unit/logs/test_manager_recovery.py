@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from held_executor import HeldExecutor
 from log_model import read_batches
+from offline_logs import bring_back
 from simulated_folder import CONFIG, TOPIC_ID, TP, Node, append, batch, read_all
 
 from semel.broker.log.config import AppendOrigin
@@ -509,7 +510,10 @@ def test_D1_many_logs_that_are_synced_side_by_side_after_a_kill_are_on_the_disk_
 
 @pytest.mark.parametrize("hole", range(5, 14))
 @pytest.mark.parametrize("way", ["zeros", "old"])
-def test_D1_R3_what_is_written_again_below_the_recovery_point_after_a_cut_may_be_torn(hole: int, way: str) -> None:
+@pytest.mark.parametrize("opened", ["at once", "by a later start", "when the disk is back"])
+def test_D1_R3_what_is_written_again_below_the_recovery_point_after_a_cut_may_be_torn(
+    hole: int, way: str, opened: str
+) -> None:
     """A follower that was cut below what it had flushed, and lost its power before the next flush."""
 
     async def run() -> None:
@@ -534,8 +538,22 @@ def test_D1_R3_what_is_written_again_below_the_recovery_point_after_a_cut_may_be
         position = (hole - int(path.rpartition("/")[2][:20])) * size
         before = old.get(path, b"")[position : position + size] or bytes(size)
         node.storage.corrupt(path, position, bytes(size) if way == "zeros" else before)
-        node.logs = node.manager()
-        node.logs.open(lambda tp, topic_id: config, is_only_replica=lambda tp, topic_id: False)
+
+        def start() -> None:
+            node.logs = node.manager()
+            node.logs.open(lambda tp, topic_id: config, is_only_replica=lambda tp, topic_id: False)
+
+        if opened != "at once":  # what the journal has of it is kept until then
+            epochs = "orders-0/leader-epoch-checkpoint"
+            node.storage.fail_next("open", OSError(errno.EIO, "I/O error"), path_part=epochs)
+            start()
+            assert [one.tp for one in node.logs.offline] == [TP]
+        if opened == "by a later start":
+            node.storage.crash(power=False)
+        if opened == "when the disk is back":
+            await bring_back(node)
+        else:
+            start()
         assert not list(node.logs.offline)
         assert (node.get().log_end_offset, log_files(node)) == (14, expected)
 
