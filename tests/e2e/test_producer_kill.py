@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from committed_values import decided
 
 import semel
 from semel.cli.demo.processes import NodeProcess
@@ -33,6 +34,7 @@ def read_everything(bootstrap: str) -> list[list[bytes | None]]:
     """Every committed value, by partition."""
     tps = [semel.TopicPartition("orders", number) for number in range(PARTITIONS)]
     values: list[list[bytes | None]] = [[] for _ in tps]
+    decided(bootstrap, tps)
     with semel.Consumer(bootstrap) as reader:
         reader.assign(tps)
         ends = reader.end_offsets(tps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -192,9 +192,18 @@ class KafkaClient:
         return client
 
     def send(self, request: ProduceRequest | FetchRequest | api.ApiVersionsRequest, version: int) -> int:
-        self._correlation_id += 1
-        self.writer.writelines(buffers(request.frame(version, self._correlation_id, "test")))
-        return self._correlation_id
+        return self.send_together([request], version)[0]
+
+    def send_together(
+        self, requests: Sequence[ProduceRequest | FetchRequest | api.ApiVersionsRequest], version: int
+    ) -> list[int]:
+        """Send requests in one write, and return their correlation ids. What is small arrives in one piece."""
+        first = self._correlation_id + 1
+        self._correlation_id += len(requests)
+        sent = list(range(first, self._correlation_id + 1))
+        frames = (request.frame(version, number, "test") for number, request in zip(sent, requests, strict=True))
+        self.writer.writelines([part for frame in frames for part in buffers(frame)])
+        return sent
 
     async def receive(self) -> bytes:
         """Return one frame without its size. Raises `IncompleteReadError` where the connection was closed."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from committed_values import decided
 from history import History, Outcome, Read, Send, Transaction, load_transactions
 from kafka_pipeline_ends import KafkaFeeder, KafkaReader
 from lossy_proxy import LossyProxy
@@ -336,10 +337,12 @@ def source_ends(admin: semel.Admin, topic: str = SOURCE) -> dict[tuple[str, int]
 
 
 def read_everything(bootstrap: str, topics: Sequence[str] = (SOURCE, TARGET)) -> list[Read]:
+    """Return all that is committed, once nothing more can be: who wrote was ended before."""
     reads = []
     for topic in topics:
         tps = [semel.TopicPartition(topic, number) for number in range(PARTITIONS)]
         records: dict[int, list[tuple[int, str]]] = {number: [] for number in range(PARTITIONS)}
+        decided(bootstrap, tps)
         with semel.Consumer(bootstrap) as reader:
             reader.assign(tps)
             ends = reader.end_offsets(tps)

@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Mapping
 
 import confluent_kafka
 
 import semel
+from semel.protocol.api.topics import LATEST_TIMESTAMP, IsolationLevel
 
 WAIT_S = 90
+
+
+def decided(bootstrap: str, tps: Collection[semel.TopicPartition]) -> None:
+    """Wait until no transaction is open in these partitions, and none is decided without a marker.
+
+    A producer that was killed amid a transaction holds readers of committed records back until that times out, and
+    with them what others have committed behind it.
+    """
+    latest = dict.fromkeys(tps, LATEST_TIMESTAMP)
+    deadline = time.monotonic() + WAIT_S
+    with semel.Admin(bootstrap) as admin:
+        while _offsets(admin, latest, IsolationLevel.READ_COMMITTED) != _offsets(
+            admin, latest, IsolationLevel.READ_UNCOMMITTED
+        ):
+            assert time.monotonic() < deadline, f"a transaction stays open in {sorted(tps)}"
+            time.sleep(0.05)
+
+
+def _offsets(
+    admin: semel.Admin, timestamps: Mapping[semel.TopicPartition, int], isolation: IsolationLevel
+) -> list[int]:
+    found = admin.list_offsets(timestamps, isolation=isolation)
+    return [found[tp].offset for tp in timestamps]
 
 
 def settled(bootstrap: str, key: str) -> None:

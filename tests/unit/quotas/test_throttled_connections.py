@@ -65,9 +65,9 @@ def test_the_answer_comes_at_once_and_nothing_more_is_read(tmp_path: Path) -> No
 def test_what_was_read_already_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     async def test(node: FakeNode, listener: KafkaListener) -> None:
         (partition,) = node.create("t")
-        quota(node, producer_byte_rate=500)
+        quota(node, producer_byte_rate=100)
         client = await KafkaClient.connect(listener.port)
-        sent = [client.send(of(size), 9) for size in (5_010, 10, 10)]
+        sent = client.send_together([of(size) for size in (1_050, 10, 10)], 9)
         await until(lambda: partition.log_end_offset > 0)
         assert partition.log_end_offset == 1
         answers = [KafkaClient.produced(await client.receive(), 9, one) for one in sent]
@@ -137,7 +137,8 @@ def test_a_node_that_stops_answers_what_it_has_read_of_who_waits(tmp_path: Path)
         (partition,) = node.create("t")
         quota(node, producer_byte_rate=1)
         client = await KafkaClient.connect(listener.port)
-        sent = [client.send(of(5_000), 9) for _ in range(2)]
+        # In one packet, so that the node reads both before the first uses the quota up.
+        sent = client.send_together([of(100)] * 2, 9)
         await until(lambda: partition.log_end_offset > 0)
         stopping = asyncio.ensure_future(listener.stop(30.0))
         for one in sent:
