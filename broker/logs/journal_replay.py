@@ -62,7 +62,7 @@ class EntriesAside(Protocol):
         ...
 
     def log_failed(self, log: PartitionLog, error: Exception) -> None:
-        """Bring what the log has got so far to the disk, and take it offline. Raises where that can't be done."""
+        """Take a log offline. What it has got so far need not be on the disk: all of its entries are kept."""
         ...
 
     def keep(self, key: tuple[TopicId, int], entry: JournalEntry) -> None: ...
@@ -89,8 +89,10 @@ def replay_journal(
         for place, found in by_place(part).items():
             key = parse_place(place)
             log = logs.get(key)
+            if key in failed:
+                continue
             left = found
-            if log is not None and key not in failed:
+            if log is not None:
                 taking = _Taking(log, found, recovery_points.get(log.tp, 0), now_ms)
                 try:
                     taking.run()
@@ -100,13 +102,20 @@ def replay_journal(
                     aside.log_failed(log, error)
                     failed.add(key)
                 restored += taking.restored
-                left = found[taking.done :]
+                left = []
             if aside is not None and aside.is_wanted(key):
                 for entry in left:
                     aside.keep(key, entry)
                 kept += len(left)
             else:
                 skipped += len(left)
+    if failed and aside is not None:
+        # From the first one on: what the log took in before it failed may never get to the disk.
+        for entry in journal.durable_entries():
+            key = entry.topic_id, entry.partition
+            if key in failed:
+                aside.keep(key, entry)
+                kept += 1
     for key, log in logs.items():
         for epoch, begins in begun[key]:
             # A leader noted it, and wrote nothing (R7). Batches that the journal cuts later have contradicted it.

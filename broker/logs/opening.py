@@ -260,10 +260,12 @@ class LogOpener:
             raise
 
     def log_failed(self, log: PartitionLog, error: Exception) -> None:
-        log.flush()  # what it got so far is not kept
+        key = log.topic_id, log.tp.partition
         log.release_files()
         failed = self.failed(log.tp, log.topic_id, error)
-        kept = self.kept.folder((log.topic_id, log.tp.partition))
+        if key in self._replayed:
+            self._replayed.remove(key)  # the log is not flushed, so it needs that again
+        kept = self.kept.folder(key)
         failed.reason += (
             f" (what the journal has of it is kept in {kept}; without that, it opens without those records)"
         )

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 from damaged_folder import open_logs
@@ -15,11 +16,19 @@ from simulated_folder import TOPIC_ID, TP, Node, append, read_all
 from special_files import SPECIAL, make_special
 
 from semel.broker.log.config import LogConfig
+from semel.broker.log.journal import Journal
+from semel.broker.log.partition_log import PartitionLog
+from semel.broker.logs import journal_replay
 from semel.broker.logs.offline import OfflineKind
+from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import TopicPartition
 from semel.runtime.storage import read_whole
 
 LOG = "/data/orders-0/00000000000000000000.log"
+
+
+def fail(*what: object) -> None:
+    raise error_for(ErrorCode.KAFKA_STORAGE_ERROR, "the disk fails")
 
 
 def spoil_magic(node: Node) -> None:
@@ -142,6 +151,84 @@ def test_D1_a_log_that_can_not_take_its_journals_entries_is_offline_and_they_are
         await bring_back(node)
         assert read_all(node.get()) == expected
         await append(node.get())
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("held", range(4))
+def test_D1_a_log_that_fails_amid_the_journal_keeps_all_of_it(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+    """It can't be flushed, either: the whole node did not start, for the sake of one log."""
+
+    async def run() -> None:
+        node = Node()
+        node.start()
+        for _ in range(4):
+            await append(node.create())
+            await append(node.create(ONE))
+        expected = read_all(node.get())
+        node.storage.crash(power=False)
+        node.storage.open(LOG).truncate(0)
+        real, taken = PartitionLog.replay_append, 0
+
+        def fails_after(log: PartitionLog, *args: Any, **kwargs: Any) -> None:
+            nonlocal taken
+            if log.tp == TP and taken == held:
+                log.offline_error = error_for(ErrorCode.KAFKA_STORAGE_ERROR, "the disk fails")
+                fail()
+            taken += log.tp == TP
+            real(log, *args, **kwargs)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(journal_replay, "count_following", lambda *what: (1, 1))  # each entry by itself
+            patched.setattr(PartitionLog, "replay_append", fails_after)
+            node.start()
+        assert [one.tp for one in node.logs.offline] == [TP]
+        assert node.get(ONE).high_watermark == 4
+        assert node.logs.recovery.kept_entries == 4
+        node.storage.crash(power=True)
+        node.start()
+        assert read_all(node.get()) == expected
+        assert not node.storage.list_folder("/data/kept")
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D1_what_was_kept_before_stays_where_the_log_fails_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that is killed once entries are kept, and before the journal is cut, leaves them in both."""
+
+    async def run() -> None:
+        node = Node()
+        node.start()
+        await append(node.create())
+        expected = read_all(node.get())
+        node.storage.crash(power=False)
+        node.storage.open(LOG).truncate(0)
+        with monkeypatch.context() as patched:
+            patched.setattr(journal_replay._Taking, "run", fail)
+            patched.setattr(Journal, "cut", fail)
+            with pytest.raises(SemelError):
+                node.start()
+        node.storage.crash(power=True, torn=False)
+        assert node.storage.list_folder("/data/kept")
+        real, runs = journal_replay._Taking.run, 0
+
+        def fails_the_second_time(taking: journal_replay._Taking) -> None:
+            nonlocal runs
+            runs += 1
+            if runs == 2:
+                fail()
+            real(taking)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(journal_replay._Taking, "run", fails_the_second_time)
+            node.start()
+        assert (runs, [one.tp for one in node.logs.offline]) == (2, [TP])
+        node.storage.crash(power=True, torn=False)
+        node.start()
+        assert read_all(node.get()) == expected
+        assert not node.storage.list_folder("/data/kept")
         await node.logs.close()
 
     asyncio.run(run())
