@@ -453,7 +453,9 @@ class PartitionLog:
 
         What the log has already is skipped, so repeating is harmless; offsets may leave gaps, as compaction does.
         `duplicate` says that nothing was new. `base_offset`, where known, must be the first batch's. With `one_by_one`
-        each batch comes to the segment that it would come to alone; those before one that fails are appended.
+        each batch comes to the segment that it would come to alone; those before one that fails are appended. Without
+        it the answer says what was appended where a later segment could not be written: the journal has to have that,
+        too, and the rest comes again.
         Raises `SemelError`: CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE for a batch that the log has a part of,
         KAFKA_STORAGE_ERROR.
         """
@@ -481,8 +483,15 @@ class PartitionLog:
         view = memoryview(buffer)
         written = []
         for run in self._single_runs(new, now_ms) if one_by_one else self._runs(new):
-            written.append(view[run[0].position : run[-1].position + run[-1].size_bytes])
-            self._replay_run(run, view, written[-1], now_ms)
+            part = view[run[0].position : run[-1].position + run[-1].size_bytes]
+            try:
+                self._replay_run(run, view, part, now_ms)
+            except SemelError:
+                if not written or one_by_one or self.offline_error is not None:
+                    raise
+                new = new[: first_reaching(new, self.log_end_offset)]
+                break
+            written.append(part)
         return AppendResult(
             new[0].base_offset, new[-1].last_offset, NO_TIMESTAMP, False, largest_timestamp(new), tuple(written)
         )

@@ -560,6 +560,40 @@ def test_D1_R3_what_is_written_again_below_the_recovery_point_after_a_cut_may_be
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("operation", ["open", "append"])
+def test_D1_R2_of_a_fetch_that_fails_amid_its_segments_the_journal_has_what_the_log_has(operation: str) -> None:
+    """The rest comes again, and what came first survives a power cut as everything that the leader counts."""
+
+    async def run() -> None:
+        size = len(batch(key=b"new", sequence=0))
+        config = replace(CONFIG, segment_bytes=4 * size)
+        node = Node()
+        node.start(config)
+        partition = node.create(log_config=config)
+        partition.follow(0, 2)
+        fetched = bytearray()
+        for offset in range(10):
+            one = batch(key=b"new", sequence=offset)
+            set_base_offset(one, 0, offset, 0)
+            fetched += one
+        # Twice, because a write that fails is tried again.
+        node.storage.fail_next(operation, OSError(errno.ENOSPC, "no room"), path_part="00000004.log", times=2)
+        partition.replicate(bytes(fetched))
+        assert partition.log_end_offset == 4
+        node.storage.fail_no_more()
+        await partition.all_durable()
+        partition.replicate(bytes(fetched))
+        assert partition.log_end_offset == 10
+        await partition.all_durable()
+        node.storage.crash(power=True, torn=False)
+        node.logs = node.manager()
+        node.logs.open(lambda tp, topic_id: config, is_only_replica=lambda tp, topic_id: False)
+        assert node.get().log_end_offset == 10
+        assert b"".join(log_files(node).values()) == fetched
+
+    asyncio.run(run())
+
+
 def log_files(node: Node) -> dict[str, bytes]:
     """The segments of the partition, by their paths."""
     folder = "/data/orders-0"
