@@ -481,7 +481,7 @@ class PartitionLog:
                 f"offset {expected} is next",
             )
         view = memoryview(buffer)
-        written = []
+        written: list[memoryview] = []
         for run in self._single_runs(new, now_ms) if one_by_one else self._runs(new):
             part = view[run[0].position : run[-1].position + run[-1].size_bytes]
             try:
