@@ -17,8 +17,8 @@ from semel.runtime.regular_files import NotARegularFileError, open_regular, spec
 from semel.runtime.storage import Buffer, StorageFile, StorageLock
 
 PAGE_BYTES: Final = 16 << 10
-_DEPTH: Final = 2
-"""A data folder has folders of logs, and these have files."""
+_DEPTH: Final = 3
+"""A data folder has folders of logs, and these have files; what is kept of logs is one folder further down."""
 _READ_FLAGS: Final = os.O_RDONLY
 _NO_ACCESS_TIME: Final = getattr(os, "O_NOATIME", 0)
 

@@ -26,6 +26,7 @@ from semel.broker.inspection.findings import Check, Findings, Severity
 from semel.broker.inspection.log_check import LogCheck, WalkedLog
 from semel.broker.inspection.metadata_copy import LoadedMetadata, integrity_fault, load_from, load_image
 from semel.broker.inspection.overlay import OverlayStorage, open_to_read
+from semel.broker.inspection.synced_points import synced_points
 from semel.broker.inspection.transaction_check import check_transactions
 from semel.broker.log.checkpoints import OffsetCheckpoint
 from semel.broker.log.disk_errors import next_after_misplaced
@@ -197,6 +198,7 @@ class _Verification:
         is_alone: bool,
     ) -> None:
         self._before = before
+        self._synced: Mapping[TopicPartition, int] = {}
         self._path = path
         self._metadata_url = metadata_url
         self._deep = deep
@@ -509,8 +511,9 @@ class _Verification:
             if file.endswith(".log")
         )
         outcome = DryRunOutcome(self._before, dry_run)
-        recovery_points, log_starts = self._offsets(RECOVERY_POINT_FILE), self._offsets(LOG_START_FILE)
-        cleaned = self._offsets(CLEANER_FILE)
+        noted, topic_ids = self._offsets(RECOVERY_POINT_FILE), self._topic_ids()
+        self._synced = synced_points(self._before, self._path, self._clock, noted, topic_ids)
+        log_starts, cleaned = self._offsets(LOG_START_FILE), self._offsets(CLEANER_FILE)
         journal_is_left = bool(self._journal_files())
         for name, tp in sorted(found.items()):
             topic = None if image is None else image.topic(tp.topic)
@@ -520,7 +523,7 @@ class _Verification:
                 is_clean=self._report.is_clean and not journal_is_left,
                 was_compacted=cleaned.get(tp, 0) > 0,
                 log_start_offset=log_starts.get(tp, 0),
-                recovery_point=recovery_points.get(tp, 0),
+                recovery_point=self._synced.get(tp, 0),
                 now_ms=self._clock.now_ms(),
                 deep=self._deep,
                 progress=self._was_read,
@@ -590,8 +593,9 @@ class _Verification:
                 elif offset < 0 or offset > end:
                     # High watermarks are noted as they are when a flush has ended: maybe behind what it synced.
                     is_of_crash = name == HIGH_WATERMARK_FILE and offset > end and not self._report.is_clean
+                    is_of_cut = name == RECOVERY_POINT_FILE and self._synced[tp] < offset
                     self._findings.add(
-                        Severity.NOTE if is_of_crash else Severity.WARNING, Check.CHECKPOINTS, name,
+                        Severity.NOTE if is_of_crash or is_of_cut else Severity.WARNING, Check.CHECKPOINTS, name,
                         f"it gives offset {offset} for {tp}, whose log ends at {end}", offset=offset,
                         on_start="takes what the log has",
                     )  # fmt: skip

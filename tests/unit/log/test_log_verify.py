@@ -32,6 +32,7 @@ from semel.broker.node import Node
 from semel.cli.main import app
 from semel.group_coordinator.records.schemas import OffsetCommitKey, encode_offset_key
 from semel.protocol.batch_builder import encode_batch
+from semel.protocol.batch_header import set_base_offset
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import (
     OFFSETS_TOPIC,
@@ -226,6 +227,50 @@ def test_R3_a_replica_that_was_cut_below_its_recovery_point_and_was_killed_is_so
     assert not wrong(report)
     (found,) = [one for one in report.findings if one.check is Check.LEADER_EPOCHS]
     assert (found.severity, found.on_start) == (Severity.NOTE, "builds it again")
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_D1_what_was_written_again_below_the_recovery_point_after_a_cut_may_be_torn(
+    tmp_path: Path, restarted: bool
+) -> None:
+    """A start gives it back from the journal, or from what is kept of it where the log could not be opened."""
+    tp, copy = TopicPartition("orders", 0), tmp_path / "data"
+
+    async def write() -> None:
+        manager = open_logs(tmp_path / "live", is_alone=False)
+        partition = manager.create_partition(tp, new_topic_id(), LogConfig())
+        for leader_epoch, offsets in ((0, range(20)), (1, range(5, 12))):
+            partition.follow(leader_epoch, 2 + leader_epoch)
+            if partition.log_end_offset:
+                await manager.maintenance.flush()
+                partition.truncate_to(offsets[0])
+            for offset in offsets:
+                fetched = make_batch([(b"k", b"of epoch %d" % leader_epoch)])
+                set_base_offset(fetched, 0, offset, leader_epoch)
+                partition.replicate(fetched)
+            await partition.all_durable()
+        shutil.copytree(tmp_path / "live", copy)
+        manager._abandon()
+
+    asyncio.run(write())
+    log = copy / "orders-0" / "00000000000000000000.log"
+    size = log.stat().st_size // 12
+    with log.open("r+b") as file:
+        file.seek(8 * size)
+        file.write(bytes(size))
+    if restarted:
+        name = copy / "orders-0" / "partition.metadata"
+        good = name.read_bytes()
+        name.write_bytes(b"garbage!")
+        open_logs(copy, is_alone=False)._abandon()
+        assert list((copy / "kept").iterdir())
+        name.write_bytes(good)
+    report = check(copy)
+    assert not wrong(report), "\n".join(map(str, wrong(report)))
+    assert any(one.check is Check.BATCHES and one.offset == 8 for one in report.findings)
+    manager = open_logs(copy, is_alone=False)
+    assert [partition.log_end_offset for partition in manager.partitions()] == [12]
+    manager._abandon()
 
 
 def test_D2_a_leader_epoch_that_is_above_a_later_one_is_found(folder: Path) -> None:
