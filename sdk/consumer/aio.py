@@ -334,7 +334,7 @@ class Consumer(ConsumerBase[RebalanceListener]):
         """
         self._check_free()
         await self._tell_of_commits()
-        await run(self._core.client, self._core.commit(self._to_commit(offsets), self._core.committer()))
+        await run(self._core.client, self._core.offsets.commit(self._to_commit(offsets), self._core.committer()))
 
     def commit_async(self, offsets: Offsets | None = None, callback: CommitCallback | None = None) -> Future[None]:
         """Commit without waiting, after all commits before it. Return the future of its end.
@@ -348,7 +348,7 @@ class Consumer(ConsumerBase[RebalanceListener]):
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return where the group stands (None: nothing committed), once no transaction holds the offsets open (O2)."""
-        return await run(self._core.client, self._core.committed(self._chosen(partitions)))
+        return await run(self._core.client, self._core.offsets.committed(self._chosen(partitions)))
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """Return the first offset of each partition."""
@@ -388,7 +388,7 @@ class Consumer(ConsumerBase[RebalanceListener]):
         if not chosen:
             return
         try:
-            await run(self._core.client, self._core.commit_within(chosen, self._core.committer(), timeout_s))
+            await run(self._core.client, self._core.offsets.commit_within(chosen, self._core.committer(), timeout_s))
         except SemelError as error:
             _log.warning(
                 "the position of the last records is not committed, and they will be returned again: %s", error
@@ -416,7 +416,7 @@ class Consumer(ConsumerBase[RebalanceListener]):
         try:
             if self._core.is_started:
                 await self._let_go(timeout_s, commits=commits)
-                await run(self._core.client, self._core.finish_commits(timeout_s))
+                await run(self._core.client, self._core.offsets.finish(timeout_s))
                 await self._tell_of_commits()
         finally:
             self._closed = True

@@ -347,7 +347,7 @@ class ConsumerBase(NotPicklable, ABC, Generic[Listener]):
             )
         self._check_free()
         committer, chosen = self._core.committer(), self._to_commit(offsets)
-        future = self._core.client.io.submit(self._core.commit(chosen, committer))
+        future = self._core.client.io.submit(self._core.offsets.commit(chosen, committer))
         self._pending.append((future, callback))
         return future
 
@@ -387,7 +387,7 @@ class ConsumerBase(NotPicklable, ABC, Generic[Listener]):
             except SemelError:
                 return  # no member now: what was returned is returned again
             self._auto_committed = chosen
-            self._auto_committing = self._core.client.io.submit(self._core.commit(chosen, committer))
+            self._auto_committing = self._core.client.io.submit(self._core.offsets.commit(chosen, committer))
 
     def __repr__(self) -> str:
         group = "no group" if self._core.group is None else f"group {self._core.group.group!r}"

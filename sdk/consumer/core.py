@@ -1,4 +1,4 @@
-"""What the sync and the asyncio `Consumer` share below their surface: subscription, fetcher, membership and commits.
+"""What the sync and the asyncio `Consumer` share below their surface: subscription, fetcher and membership.
 
 Methods that begin with `async` run on the IO thread; the others may be called from the user's thread. The subscription
 is shared between the two under one lock, held for moments only.
@@ -6,34 +6,28 @@ is shared between the two under one lock, held for moments only.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from semel.protocol.api.group_offsets import GroupMetadata, OffsetAndMetadata
 from semel.protocol.api.topics import IsolationLevel
-from semel.protocol.errors import AbortTransactionError, ErrorCode, RetriableError, SemelError, UsageError
+from semel.protocol.errors import AbortTransactionError, ErrorCode, SemelError, UsageError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.int_bounds import INT64_MAX
-from semel.protocol.proto_conversions import by_topic
 from semel.protocol.record_decoder import Record
-from semel.protocol.v1 import groups_pb2
 from semel.sdk.consumer.fetched import UnreadableBatchError
 from semel.sdk.consumer.fetcher import Fetcher, FetchOptions
 from semel.sdk.consumer.group_member import AssignmentChange, GroupMember, GroupOptions
+from semel.sdk.consumer.group_offsets import GroupOffsets
 from semel.sdk.consumer.meter import consumer_meter
 from semel.sdk.consumer.subscription import OffsetReset, PartitionState, Subscription
 from semel.sdk.consumer.topic_watch import TopicWatch
-from semel.sdk.telemetry import metrics, tracing
+from semel.sdk.telemetry import metrics
 from semel.sdk.transport.client import ClientCore
-from semel.sdk.transport.item_errors import item_error
 from semel.sdk.transport.offset_lookup import list_offsets
-from semel.sdk.transport.offset_parts import in_parts
-from semel.sdk.transport.rpcs import COMMIT_OFFSETS, FETCH_OFFSETS
 from semel.sdk.transport.unreachable import UnreachableError
 
 TURN_RECORDS_MAX = 2_000
@@ -99,7 +93,7 @@ class ConsumerCore:
         self._fetcher: Fetcher | None = None
         self._member: GroupMember | None = None
         self._watch = TopicWatch(client, self.subscription, self._lock, self._topics_changed, lambda: self.on_ready())
-        self._commits = asyncio.Lock()
+        self.offsets = GroupOffsets(client, self.group_name)
 
     @property
     def group_name(self) -> str:
@@ -420,7 +414,7 @@ class ConsumerCore:
                 self.subscription,
                 self._lock,
                 self._fetch_options,
-                committed_offsets=self._fetch_committed if self.group is not None else None,
+                committed_offsets=self.offsets.read if self.group is not None else None,
                 on_ready=lambda: self.on_ready(),
                 on_fetched=None if self.meter is None else self.meter.fetched,
                 on_unreadable=self._skip if self._fetch_options.skips_unreadable else None,
@@ -468,131 +462,6 @@ class ConsumerCore:
             )
         return metadata
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], committer: GroupMetadata) -> None:
-        """Commit for the group, one call after the other. Raises the first error of a partition.
-
-        Very many offsets go in several requests; where one fails, those before it are committed.
-        """
-        if not offsets:
-            return
-        items = (
-            groups_pb2.CommitOffsetsRequest.Item(
-                topic=tp.topic,
-                partition=tp.partition,
-                offset=place.offset,
-                leader_epoch=place.leader_epoch,
-                metadata=place.metadata,
-            )
-            for tp, place in offsets.items()
-        )
-        requests = [
-            groups_pb2.CommitOffsetsRequest(
-                group_id=committer.group_id,
-                generation_id=committer.generation_id,
-                member_id=committer.member_id,
-                group_instance_id=committer.group_instance_id or "",
-                items=part,
-            )
-            for part in in_parts(items, committer.group_id)
-        ]
-        topics = {tp.topic for tp in offsets}
-        with tracing.operation(
-            "commit",
-            topics.pop() if len(topics) == 1 else "",
-            client_id=self.client.options.client_id,
-            consumer__group__name=committer.group_id,
-        ):
-            await self._commit_in_order(requests, committer)
-
-    async def _commit_in_order(
-        self, requests: Sequence[groups_pb2.CommitOffsetsRequest], committer: GroupMetadata
-    ) -> None:
-        deadline = self._deadline()
-        async with self._commits:  # in order, also where one has to be repeated: none may overwrite a later one
-            for request in requests:
-                failures = 0
-                while (error := await self._commit_once(request, committer)) is not None:
-                    failures += 1
-                    # A rebalance waits for the user's poll, which waits for this commit.
-                    is_final = not isinstance(error, RetriableError) or error.code in _COMMIT_NEVER_AGAIN
-                    if is_final or not await self.client.options.backoff.pause(failures, self.client.clock, deadline):
-                        raise error
-
-    async def commit_within(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], committer: GroupMetadata, timeout_s: float
-    ) -> None:
-        """Commit, for so long at most. Raises `RetriableError` (REQUEST_TIMED_OUT) where that was not enough."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.commit(offsets, committer)
-        except TimeoutError:
-            raise RetriableError(
-                f"the group did not take the offsets within {timeout_s:g} s", ErrorCode.REQUEST_TIMED_OUT
-            ) from None
-
-    async def finish_commits(self, timeout_s: float) -> None:
-        """Wait until the commits under way are done, for so long at most."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s), self._commits:
-                pass
-
-    async def _commit_once(
-        self, request: groups_pb2.CommitOffsetsRequest, committer: GroupMetadata
-    ) -> SemelError | None:
-        try:
-            response = await self.client.control.call(COMMIT_OFFSETS, request, retry=False)
-        except SemelError as error:
-            return _commit_error(error, "offsets were", committer)
-        for item in response.items:
-            if item.error.code:
-                tp = TopicPartition(item.topic, item.partition)
-                return _commit_error(item_error(item.error, str(tp)), f"offset of {tp} was", committer)
-        return None
-
-    async def committed(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return where the group stands, waiting for transactions that are about to commit offsets (O2)."""
-        deadline = self._deadline()
-        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
-        asked, failures = list(tps), 0
-        while True:
-            again: dict[TopicPartition, SemelError] = {}
-            for tp, place in (await self._fetch_committed(asked)).items():
-                if not isinstance(place, SemelError):
-                    found[tp] = place
-                elif isinstance(place, RetriableError):
-                    again[tp] = place
-                else:
-                    raise place
-            if not again:
-                return found
-            asked, failures = list(again), failures + 1
-            if not await self.client.options.backoff.pause(failures, self.client.clock, deadline):
-                raise next(iter(again.values()))
-
-    async def _fetch_committed(
-        self, tps: list[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata | SemelError | None]:
-        """Return where the group stands in each partition, None where it has committed nothing, or an error."""
-        if self.group is None:
-            raise UsageError("committed offsets need a group: Consumer(..., group='name')")
-        if not tps:
-            return {}
-        request = groups_pb2.FetchOffsetsRequest(group_id=self.group.group, topics=by_topic(tps), require_stable=True)
-        response = await self.client.control.call(FETCH_OFFSETS, request)
-        found: dict[TopicPartition, OffsetAndMetadata | SemelError | None] = dict.fromkeys(tps)
-        for item in response.items:
-            tp = TopicPartition(item.topic, item.partition)
-            if item.error.code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
-                found[tp] = RetriableError(
-                    f"a transaction holds the committed offset of {tp} open; see `semel txn list --state Ongoing`",
-                    ErrorCode.UNSTABLE_OFFSET_COMMIT,
-                )
-            elif item.error.code:
-                found[tp] = item_error(item.error, f"offset of {tp} of group {self.group.group!r}")
-            elif item.offset >= 0:
-                found[tp] = OffsetAndMetadata(item.offset, item.leader_epoch, item.metadata)
-        return found
-
     async def offsets_for_times(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """Return the first offset at or after each timestamp, None where there is none."""
         found = await list_offsets(self.client, timestamps, self._fetch_options.isolation)
@@ -603,9 +472,6 @@ class ConsumerCore:
         asked = dict.fromkeys(tps, timestamp_ms)
         found = await list_offsets(self.client, asked, self._fetch_options.isolation)
         return {tp: place.offset for tp, place in found.items()}
-
-    def _deadline(self) -> float:
-        return self._now() + self.client.options.api_timeout_ms / 1000
 
     # --- The end ------------------------------------------------------------------------------------------------------
 
@@ -629,9 +495,6 @@ class ConsumerCore:
         member, self._member = self._member, None
         if member is not None:
             await member.close()
-
-
-_COMMIT_NEVER_AGAIN = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
 def _take_from(state: PartitionState, max_records: int) -> list[Record]:
@@ -659,10 +522,3 @@ def _polled_records(records: list[Record], first: dict[PartitionState, int]) -> 
         assert state.position is not None
         next_offsets[state.tp] = OffsetAndMetadata(state.position)
     return PolledRecords(records, {state.tp: offset for state, offset in first.items()}, next_offsets, tuple(first))
-
-
-def _commit_error(error: SemelError, what: str, committer: GroupMetadata) -> SemelError:
-    message = f"{what} not committed for group {committer.group_id!r}: {error.message}"
-    if error.code in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS):
-        message += "; the group has rebalanced, poll again to get the partitions that are yours now"
-    return type(error)(message, error.code)

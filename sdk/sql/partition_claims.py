@@ -222,7 +222,7 @@ class PartitionClaims(RebalanceListener):
                 if row.position < starts[tp]:
                     self._records_gone(tp, row.position, starts[tp])
         # A member that is not (any more) in the current generation is refused here (O4).
-        core.client.run(core.commit({tp: OffsetAndMetadata(place) for tp, place in positions.items()}, member))
+        core.client.run(core.offsets.commit({tp: OffsetAndMetadata(place) for tp, place in positions.items()}, member))
         for tp in tps:
             with self._database.begin() as connection:
                 claimed = self._offsets.claim(connection, tp, rows[tp], positions[tp], member)
