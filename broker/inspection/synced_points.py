@@ -30,11 +30,10 @@ def synced_points(
     kept = KeptEntries(storage, f"{path}/{KEPT_FOLDER}", clock)
     try:
         journal = Journal.open(storage, f"{path}/{JOURNAL_FOLDER}", clock=clock, executor=InlineExecutor())
-        cuts = journal.lowest_cuts()
+        cuts = journal.cuts()
         for tp in noted.keys() & topic_ids.keys():
             key = topic_ids[tp], tp.partition
-            known = (cuts.get(key), kept.lowest_cut(key))
-            points[tp] = min([noted[tp], *(offset for offset in known if offset is not None)])
+            points[tp] = min([noted[tp], *(cut.offset for cut in (*cuts.get(key, ()), *kept.cuts(key)))])
     except (SemelError, OSError):
         return points
     return points

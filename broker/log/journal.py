@@ -36,6 +36,7 @@ from semel.broker.log.journal_format import (
 from semel.broker.log.journal_recovery import (
     READ_BYTES,
     SUFFIX,
+    JournalCut,
     JournalFile,
     JournalLook,
     JournalReading,
@@ -171,17 +172,17 @@ class Journal:
         self._position = self._written_position = self._durable_position = self._opened_position = recovery.position
         self._sequence = self._written_sequence = self._opened_sequence = recovery.sequence
 
-    def lowest_cuts(self) -> dict[tuple[TopicId, int], int]:
-        """Return the lowest offset at which each log was cut in the run before, of those that were. Before a replay.
+    def cuts(self) -> dict[tuple[TopicId, int], list[JournalCut]]:
+        """Return where each log was cut in the run before, oldest first, of those that were. Before a replay.
 
         Raises `OSError`. What can't be read is for the replay to tell.
         """
-        cuts: dict[tuple[TopicId, int], int] = {}
+        cuts: dict[tuple[TopicId, int], list[JournalCut]] = {}
         look = JournalLook(self._storage, self._folder, list(self._files), self._position, self._sequence)
         for entry in look.entries():
             if entry.type is EntryType.TRUNCATE:
-                key = entry.topic_id, entry.partition
-                cuts[key] = min(cuts.get(key, entry.base_offset), entry.base_offset)
+                cut = JournalCut(entry.end_position, entry.base_offset)
+                cuts.setdefault((entry.topic_id, entry.partition), []).append(cut)
         return cuts
 
     # --- State --------------------------------------------------------------------------------------------------------

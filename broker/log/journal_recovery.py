@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from semel.broker.log.journal_format import (
     ENTRY_HEADER_BYTES,
@@ -36,6 +36,13 @@ class JournalFile:
     base: int
     first_sequence: int
     """-1 where the file header is unreadable: a power cut came while the file was being made."""
+
+
+class JournalCut(NamedTuple):
+    """Where a log was cut: what the journal has of it up to `position`, from `offset` on, is void."""
+
+    position: int
+    offset: int
 
 
 def find_journal_files(storage: Storage, folder: str) -> list[JournalFile]:

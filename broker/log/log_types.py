@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
+from semel.protocol.errors import RetriableError, SemelError
 from semel.runtime.storage import FileRange
 
 
@@ -22,6 +23,14 @@ class AppendResult(NamedTuple):
     duplicate: bool
     max_timestamp_ms: int
     appended: Sequence[memoryview]
+
+
+class PartlyAppendedError(RetriableError):
+    """A disk took the first of several segments: `result` says what is in the log, and the error why not the rest."""
+
+    def __init__(self, error: SemelError, result: AppendResult) -> None:
+        super().__init__(error.message, error.code)
+        self.result = result
 
 
 class AbortedTransaction(NamedTuple):

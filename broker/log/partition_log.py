@@ -31,6 +31,7 @@ from semel.broker.log.log_types import (
     EpochEndOffset,
     LogRange,
     Opened,
+    PartlyAppendedError,
     TimestampOffset,
 )
 from semel.broker.log.open_files import OpenFiles
@@ -453,11 +454,9 @@ class PartitionLog:
 
         What the log has already is skipped, so repeating is harmless; offsets may leave gaps, as compaction does.
         `duplicate` says that nothing was new. `base_offset`, where known, must be the first batch's. With `one_by_one`
-        each batch comes to the segment that it would come to alone; those before one that fails are appended. Without
-        it the answer says what was appended where a later segment could not be written: the journal has to have that,
-        too, and the rest comes again.
+        each batch comes to the segment that it would come to alone; those before one that fails are appended.
         Raises `SemelError`: CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE for a batch that the log has a part of,
-        KAFKA_STORAGE_ERROR.
+        KAFKA_STORAGE_ERROR; without `one_by_one` `PartlyAppendedError` where the disk did not take a later segment.
         """
         if self.offline_error is not None or self._closed:
             self._refuse_offline()
@@ -486,15 +485,15 @@ class PartitionLog:
             part = view[run[0].position : run[-1].position + run[-1].size_bytes]
             try:
                 self._replay_run(run, view, part, now_ms)
-            except SemelError:
+            except SemelError as error:
                 if not written or one_by_one or self.offline_error is not None:
                     raise
-                new = new[: first_reaching(new, self.log_end_offset)]
-                break
+                if not isinstance(error.__cause__, OSError):
+                    raise
+                there = new[: first_reaching(new, self.log_end_offset)]
+                raise PartlyAppendedError(error, _appended(there, written)) from error.__cause__
             written.append(part)
-        return AppendResult(
-            new[0].base_offset, new[-1].last_offset, NO_TIMESTAMP, False, largest_timestamp(new), tuple(written)
-        )
+        return _appended(new, written)
 
     def _single_runs(self, headers: list[BatchHeader], now_ms: int) -> Iterator[list[BatchHeader]]:
         """Cut batches into runs, each to be appended before the next is asked for, in which only the first batch may
@@ -1049,3 +1048,9 @@ class PartitionLog:
             self._broken.add(error.message)
             _log.error("%s", message)
         return error_for(ErrorCode.CORRUPT_MESSAGE, message)
+
+
+def _appended(headers: list[BatchHeader], written: list[memoryview]) -> AppendResult:
+    """Say that batches are in the log that had their offsets."""
+    first, last = headers[0].base_offset, headers[-1].last_offset
+    return AppendResult(first, last, NO_TIMESTAMP, False, largest_timestamp(headers), tuple(written))

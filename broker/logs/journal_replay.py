@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from semel.broker.log.journal import Journal
 from semel.broker.log.journal_format import EntryType, JournalEntry, by_place, parse_place
+from semel.broker.log.journal_recovery import JournalCut
 from semel.broker.log.journal_runs import compare_entries, count_following
 from semel.broker.log.partition_log import PartitionLog
 from semel.protocol.batch_header import iter_batches
@@ -61,8 +62,8 @@ class EntriesAside(Protocol):
         """Say whether there is such a partition, so that its entries are to be kept."""
         ...
 
-    def log_failed(self, log: PartitionLog, error: Exception) -> None:
-        """Take a log offline. What it has got so far need not be on the disk: all of its entries are kept."""
+    def log_failed(self, log: PartitionLog, error: Exception) -> bool:
+        """Take a log offline. Returns whether what it has got so far is on the disk, and need not be kept."""
         ...
 
     def keep(self, key: tuple[TopicId, int], entry: JournalEntry) -> None: ...
@@ -72,16 +73,20 @@ def replay_journal(
     journal: Journal,
     logs: Mapping[tuple[TopicId, int], PartitionLog],
     recovery_points: Mapping[TopicPartition, int],
+    cuts: Mapping[tuple[TopicId, int], Sequence[JournalCut]],
     now_ms: int,
     aside: EntriesAside | None = None,
 ) -> RecoveryReport:
     """Bring the logs, already validated, to what the journal says. They are not flushed by this.
 
+    cuts: what `Journal.cuts` has found
+
     Repeating it changes nothing more. Raises `SemelError` where something that was acknowledged is gone; with `aside`
     that takes the one log offline, and its entries are kept.
     """
     entries = restored = skipped = kept = 0
-    failed: set[tuple[TopicId, int]] = set()
+    failed: dict[tuple[TopicId, int], bool] = {}
+    """Logs that can't take their entries, and whether what they took is on the disk."""
     begun = {key: log.epochs.entries()[-1:] for key, log in logs.items()}
     read_bytes = min(max(len(logs) * _READ_BYTES_EACH, _READ_BYTES_MIN), _READ_BYTES_MAX)
     for part in journal.replay_parts(read_bytes):
@@ -89,31 +94,30 @@ def replay_journal(
         for place, found in by_place(part).items():
             key = parse_place(place)
             log = logs.get(key)
-            if key in failed:
-                continue
             left = found
-            if log is not None:
-                taking = _Taking(log, found, recovery_points.get(log.tp, 0), now_ms)
+            if log is not None and key not in failed:
+                taking = _Taking(log, found, recovery_points.get(log.tp, 0), cuts.get(key, ()), now_ms)
                 try:
                     taking.run()
                 except (SemelError, OSError) as error:
                     if aside is None:
                         raise
-                    aside.log_failed(log, error)
-                    failed.add(key)
+                    failed[key] = aside.log_failed(log, error)
                 restored += taking.restored
-                left = []
+                left = found[taking.done :]
+            if not failed.get(key, True):
+                continue
             if aside is not None and aside.is_wanted(key):
                 for entry in left:
                     aside.keep(key, entry)
                 kept += len(left)
             else:
                 skipped += len(left)
-    if failed and aside is not None:
+    if aside is not None and not all(failed.values()):
         # From the first one on: what the log took in before it failed may never get to the disk.
         for entry in journal.durable_entries():
             key = entry.topic_id, entry.partition
-            if key in failed:
+            if not failed.get(key, True):
                 aside.keep(key, entry)
                 kept += 1
     for key, log in logs.items():
@@ -140,10 +144,18 @@ def damage_of(logs: Iterable[PartitionLog]) -> tuple[str, ...]:
 class _Taking:
     """Brings a log to what some entries of the journal say of it, together where they can be: `done` are through."""
 
-    __slots__ = ("_bytes", "_entries", "_log", "_now_ms", "_recovery_point", "done", "restored")
+    __slots__ = ("_bytes", "_cuts", "_entries", "_log", "_now_ms", "_recovery_point", "done", "restored")
 
-    def __init__(self, log: PartitionLog, entries: list[JournalEntry], recovery_point: int, now_ms: int) -> None:
+    def __init__(
+        self,
+        log: PartitionLog,
+        entries: list[JournalEntry],
+        recovery_point: int,
+        cuts: Sequence[JournalCut],
+        now_ms: int,
+    ) -> None:
         self._log = log
+        self._cuts = cuts
         self._entries = entries
         self._recovery_point = recovery_point
         self._now_ms = now_ms
@@ -241,9 +253,11 @@ class _Taking:
                 if log.bytes_from(header.base_offset, len(batch)) == batch:
                     continue
                 log.truncate_to(header.base_offset, now_ms=self._now_ms)
-            elif header.base_offset > end and not is_next and not log.is_only_replica:
-                return restored  # it was being cut to follow its leader, which has what it needs next
             elif header.base_offset > end and not is_next:
+                if not log.is_only_replica:
+                    return restored  # it was being cut to follow its leader, which has what it needs next
+                if self._is_cut_later(entry, header.base_offset):
+                    return restored  # the log has taken in that cut already, and did not get further
                 raise FatalError(
                     f"the log of {log.tp} ends at {end}, and the journal continues at {header.base_offset}: the "
                     "records between were flushed and are gone. Restore the log's directory from a backup",
@@ -255,3 +269,7 @@ class _Taking:
                 log.delete_records(start)
             restored += 1
         return restored
+
+    def _is_cut_later(self, entry: JournalEntry, offset: int) -> bool:
+        """Say whether the journal has a cut at `offset` or before it, behind `entry`."""
+        return any(cut.position > entry.end_position and cut.offset <= offset for cut in self._cuts)

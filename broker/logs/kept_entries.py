@@ -10,13 +10,15 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Final
 
+from semel.broker.log.disk_errors import remedy
 from semel.broker.log.journal import Journal
 from semel.broker.log.journal_format import EntryType, JournalEntry
+from semel.broker.log.journal_recovery import JournalCut
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.logs.journal_replay import RecoveryReport, replay_journal
 from semel.broker.logs.known_partitions import PartitionKey
 from semel.protocol.batch_header import iter_batches
-from semel.protocol.errors import SemelError
+from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import TopicPartition, format_topic_id
 from semel.runtime.clock import Clock
 from semel.runtime.inline_executor import InlineExecutor
@@ -33,6 +35,8 @@ class KeptEntries:
         self._path = path
         self._clock = clock
         self._open: dict[PartitionKey, Journal] = {}
+        self._made: set[PartitionKey] = set()
+        """Of which partitions nothing was kept before these."""
         self._names: set[str] | None = None
 
     def folder(self, key: PartitionKey) -> str:
@@ -47,6 +51,8 @@ class KeptEntries:
         journal = self._open.get(key)
         if journal is None:
             make_lasting_folder(self._storage, self._path)
+            if not self.has(key):
+                self._made.add(key)
             journal = self._open[key] = self._journal(key)
             for _ in journal.replay():
                 pass  # appends continue behind them
@@ -55,14 +61,28 @@ class KeptEntries:
             journal.append_truncation(entry.topic_id, entry.partition, entry.base_offset)
         else:
             journal.append(entry.topic_id, entry.partition, entry.base_offset, (entry.payload,))
+        if (full := journal.full) is not None:
+            # Not held in memory until there is room: that may be as much as the node's journal has.
+            raise error_for(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"what the journal has of an offline partition can't be kept in {self.folder(key)} ({full}): "
+                f"{remedy(full)}",
+            )
 
     def abandon(self) -> None:
-        """Give up what is not finished, because writing it failed. It is still in the node's journal."""
-        journals = list(self._open.values())
+        """Give up what is not finished, because writing it failed. It is still in the node's journal.
+
+        What takes room, and was not there before, is removed, where the disk lets it.
+        """
+        journals, made = list(self._open.values()), list(self._made)
         self._open.clear()
+        self._made.clear()
         for journal in journals:
             with suppress(SemelError, OSError):
                 journal.close()
+        for key in made:
+            with suppress(OSError):
+                self.discard(key)
 
     def finish(self) -> None:
         """Make what was kept durable. Raises `SemelError`, `OSError`."""
@@ -70,22 +90,20 @@ class KeptEntries:
         self._open.clear()
         for journal in journals:
             journal.close()
+        self._made.clear()
 
     def replay(self, key: PartitionKey, log: PartitionLog, recovery_point: int) -> RecoveryReport:
         """Give a log what is kept of it. `discard` it once the log is flushed. Raises as `replay_journal`."""
         journal = self._journal(key)
         points: Mapping[TopicPartition, int] = {log.tp: recovery_point}
-        report = replay_journal(journal, {key: log}, points, self._clock.now_ms())
+        report = replay_journal(journal, {key: log}, points, journal.cuts(), self._clock.now_ms())
         log.write_again()
         journal.close()
         return report
 
-    def lowest_cut(self, key: PartitionKey) -> int | None:
-        """Return the lowest offset at which the log was cut, by what is kept of it; None where it was not.
-
-        Raises as `Journal.lowest_cuts`.
-        """
-        return self._journal(key).lowest_cuts().get(key) if self.has(key) else None
+    def cuts(self, key: PartitionKey) -> list[JournalCut]:
+        """Return where the log was cut, by what is kept of it. Raises as `Journal.cuts`."""
+        return self._journal(key).cuts().get(key, []) if self.has(key) else []
 
     def offsets(self, key: PartitionKey) -> tuple[int, int] | None:
         """Return the first offset of what is kept of a partition, and the offset behind it; None where nothing is."""

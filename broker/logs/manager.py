@@ -40,6 +40,7 @@ from semel.broker.logs.opening import LogOpener
 from semel.broker.logs.partition import Partition
 from semel.broker.logs.proofs import FetchRounds
 from semel.broker.logs.unreported import UNREPORTED_FILE, UnreportedRecovery
+from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, error_for
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id
 from semel.runtime.clock import Clock
@@ -225,7 +226,9 @@ class LogManager:
         try:
             self.space.refresh()
             self._open_all(progress)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, (SemelError, OSError)):
+                self._opener.kept.abandon()
             self._abandon()
             raise
         self._open = True
@@ -245,7 +248,7 @@ class LogManager:
         )
         clean = self.folder.take_clean_mark() and journal.is_empty
         deleted_folders = self.folder.find_deleted()
-        cuts = {} if clean else journal.lowest_cuts()
+        cuts = {} if clean else journal.cuts()
         logs = self._opener.open_all(progress, clean=clean, on_loss=self.unreported.lost, cuts=cuts)
         if clean:
             self.recovery = RecoveryReport(clean=True, partitions=len(logs), damage=damage_of(logs.values()))
@@ -255,13 +258,14 @@ class LogManager:
                     log.flush()  # it was not as the last stop had left it
         else:
             points = self.folder.recovery_points.all()
-            self.recovery = replay_journal(journal, logs, points, self._clock.now_ms(), self._opener)
+            self.recovery = replay_journal(journal, logs, points, cuts, self._clock.now_ms(), self._opener)
             self._note_findings(logs)
             logs = {key: log for key, log in logs.items() if self.offline.get(log.tp) is None}
             for log in logs.values():
                 log.write_again()  # a sync may have failed in the run before
             self._flush_recovered(list(logs.values()))
-            self.folder.recovery_points.write({log.tp: (log.topic_id, log.recovery_point) for log in logs.values()})
+            flushed = {log.tp: (log.topic_id, log.recovery_point) for log in logs.values()}
+            self.folder.recovery_points.write({**flushed, **self._opener.flushed_points})
             for key, log in logs.items():
                 lost = self.unreported.damaged_from(key)
                 if lost is not None and log.replayed_cut is not None and log.replayed_cut <= lost:
@@ -643,7 +647,10 @@ class LogManager:
         self.folder.make_log_folder(tp, topic_id, start=start)
         log = self._opener.open_log(tp, topic_id, clean=True, start=start, config=wanted.log_config)
         if self._opener.kept.has(key):
-            self._opener.kept.replay(key, log, 0)
+            try:
+                self._opener.kept.replay(key, log, 0)
+            except CorruptBatchError as error:
+                _log.warning("%s: of what is kept of it, a broken batch and what follows is given up: %s", tp, error)
         log.flush()
         self._opener.kept.discard(key)
         given_up = f"its records below offset {log.log_start_offset} are given up, and " if log.log_start_offset else ""

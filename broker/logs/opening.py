@@ -7,13 +7,14 @@ as it was: at a start, or, where the disk refused, while the node runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from semel.broker.log.config import LogConfig
 from semel.broker.log.disk_errors import remedy
 from semel.broker.log.journal_format import JournalEntry
+from semel.broker.log.journal_recovery import JournalCut
 from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log.producer_id_bound import ProducerIdBound
@@ -23,6 +24,7 @@ from semel.broker.logs.kept_entries import KEPT_FOLDER, KeptEntries
 from semel.broker.logs.known_partitions import PartitionKey
 from semel.broker.logs.offline import OfflineKind, OfflineLog, OfflineLogs, kind_of, message_of
 from semel.broker.logs.unreported import NotNotedError
+from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.wording import partition_argument
 from semel.runtime.clock import Clock
@@ -54,6 +56,8 @@ class LogOpener:
         self._files = OpenFiles(config.log_max_open_files)
         self.producer_ids = ProducerIdBound(config.producer_ids_per_partition_max, config.producer_ids_max)
         self._replayed: list[PartitionKey] = []
+        self.flushed_points: dict[TopicPartition, tuple[TopicId, int]] = {}
+        """The recovery points of logs that failed amid the journal and were flushed all the same."""
         self._on_loss: Callable[[PartitionKey, int], None] = _pass_over
 
     def open_all(
@@ -62,12 +66,12 @@ class LogOpener:
         *,
         clean: bool,
         on_loss: Callable[[PartitionKey, int], None],
-        cuts: Mapping[PartitionKey, int],
+        cuts: Mapping[PartitionKey, Sequence[JournalCut]],
     ) -> dict[PartitionKey, PartitionLog]:
         """Open every log that can be opened; the others are in `offline`. Raises `OSError` for the folder itself.
 
         on_loss: is called with the first offset that a log has lost of what was synced, before it is repaired
-        cuts:    the lowest offset at which the journal says that a log was cut
+        cuts:    where the journal says that a log was cut
         """
         self.was_clean = clean
         self._on_loss = on_loss
@@ -82,7 +86,7 @@ class LogOpener:
         for done, (tp, topic_id) in enumerate(found, 1):
             key = topic_id, tp.partition
             try:
-                start, point = starts.get(tp), self._synced_to(key, points.get(tp, 0), cuts.get(key))
+                start, point = starts.get(tp), self._synced_to(key, points.get(tp, 0), cuts.get(key, ()))
                 log = self.open_log(
                     tp, topic_id, clean=clean, start=start, point=point, is_untouched=is_untouched,
                     on_loss=partial(on_loss, key),
@@ -105,14 +109,13 @@ class LogOpener:
         self.take_offline(failed)
         return logs
 
-    def _synced_to(self, key: PartitionKey, noted: int, cut: int | None) -> int:
+    def _synced_to(self, key: PartitionKey, noted: int, cuts: Sequence[JournalCut]) -> int:
         """Return up to where a log is on the disk: to the recovery point that was noted, or to where it was cut since.
 
         What it has from the cut on was written again and not synced, so a power cut may have torn it. The journal, or
         what is kept of it, has all of that.
         """
-        kept = self.kept.lowest_cut(key)
-        return min([noted, *(offset for offset in (cut, kept) if offset is not None)])
+        return min([noted, *(cut.offset for cut in (*cuts, *self.kept.cuts(key)))])
 
     def release_missing(self) -> None:
         """Let the checkpoints forget partitions that are neither here nor offline: they were deleted."""
@@ -198,7 +201,7 @@ class LogOpener:
         was_clean, one.is_clean = one.is_clean, False
         key = one.topic_id, one.tp.partition
         noted = self._folder.recovery_points.get(one.tp)
-        point = self._synced_to(key, noted, None)
+        point = self._synced_to(key, noted, ())
         on_loss = self._loss_noter(one.tp, key)
         log = self.open_log(
             one.tp,
@@ -213,7 +216,8 @@ class LogOpener:
         try:
             if self.kept.has(key):
                 self.kept.replay(key, log, point)
-            if log.log_end_offset < noted:
+            was_cut = log.replayed_cut is not None and log.replayed_cut <= log.log_end_offset
+            if log.log_end_offset < noted and not was_cut:
                 on_loss(log.log_end_offset)
             self.note_damage(key, log)
             log.flush()
@@ -259,17 +263,24 @@ class LogOpener:
             self.kept.abandon()
             raise
 
-    def log_failed(self, log: PartitionLog, error: Exception) -> None:
+    def log_failed(self, log: PartitionLog, error: Exception) -> bool:
         key = log.topic_id, log.tp.partition
+        try:
+            log.write_again()
+            self.flushed_points[log.tp] = log.topic_id, log.flush()
+            is_flushed = True
+        except (SemelError, OSError):
+            is_flushed = False
         log.release_files()
         failed = self.failed(log.tp, log.topic_id, error)
         if key in self._replayed:
-            self._replayed.remove(key)  # the log is not flushed, so it needs that again
+            self._replayed.remove(key)  # what it could not take comes behind that
         kept = self.kept.folder(key)
         failed.reason += (
             f" (what the journal has of it is kept in {kept}; without that, it opens without those records)"
         )
         self.take_offline([failed])
+        return is_flushed
 
     def lost_offsets(self, tp: TopicPartition, topic_id: TopicId) -> tuple[int, int]:
         """Return where a partition whose directory is gone continues: the first offset that can be given back from what

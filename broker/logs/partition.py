@@ -25,6 +25,7 @@ from semel.broker.log.log_types import (
     EpochEndOffset,
     LogRange,
     Opened,
+    PartlyAppendedError,
 )
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log.producer_state import NO_COORDINATOR_EPOCH
@@ -392,6 +393,8 @@ class Partition:
                 checked=checked,
             )
         except SemelError as error:
+            if isinstance(error, PartlyAppendedError):
+                commits.appended(self, end_before, error.result.last_offset + 1, error.result.appended)
             self._look_after_log(error)
             raise
         if result.appended:

@@ -34,17 +34,19 @@ def batch(offset: int, *, value: bytes = b"value", time: int = NOW, epoch: int =
 
 
 class Aside:
-    """Keeps the entries that a log did not take."""
+    """Keeps the entries that a log did not take, or all of them where it could not be flushed."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_flushed: bool = False) -> None:
+        self.is_flushed = is_flushed
         self.kept: list[JournalEntry] = []
         self.errors: list[Exception] = []
 
     def is_wanted(self, key: tuple[TopicId, int]) -> bool:
         return key == KEY
 
-    def log_failed(self, log: PartitionLog, error: Exception) -> None:
+    def log_failed(self, log: PartitionLog, error: Exception) -> bool:
         self.errors.append(error)
+        return self.is_flushed
 
     def keep(self, key: tuple[TopicId, int], entry: JournalEntry) -> None:
         assert key == KEY
@@ -81,7 +83,7 @@ class Folder:
     def replay(self, point: int = 0, aside: Aside | None = None) -> RecoveryReport:
         self.journal.close()
         journal = Journal.open(self.storage, "/data/journal", clock=ManualClock())
-        return replay_journal(journal, {KEY: self.log}, {TP: point}, NOW, aside)
+        return replay_journal(journal, {KEY: self.log}, {TP: point}, journal.cuts(), NOW, aside)
 
     def content(self) -> bytes:
         return b"".join(segment.file.read_at(segment.size, 0) for segment in self.log.segments)
@@ -186,18 +188,22 @@ def test_D1_a_gap_that_compaction_left_is_no_end_of_a_run_and_one_of_lost_record
     assert folder.content() == b"".join(gaps)
 
 
-def test_D1_what_comes_before_a_broken_batch_amid_a_run_is_put_back_and_all_is_kept(folder: Folder) -> None:
+@pytest.mark.parametrize("is_flushed", [False, True])
+def test_D1_what_comes_before_a_broken_batch_amid_a_run_is_put_back_and_the_rest_is_kept(
+    folder: Folder, is_flushed: bool
+) -> None:
+    """Where the log can't be flushed, what it has taken in is kept, too."""
     batches = [batch(n) for n in range(10)]
     broken = bytearray(batches[6])
     broken[-1] ^= 1
     batches[6] = bytes(broken)
     for n, one in enumerate(batches):
         folder.journal.append(TOPIC, 0, n, [one])
-    aside = Aside()
+    aside = Aside(is_flushed)
     report = folder.replay(aside=aside)
     assert folder.content() == b"".join(batches[:6])
-    assert [one.payload for one in aside.kept] == batches, "the log is not flushed"
-    assert (report.restored_batches, report.kept_entries, report.skipped_entries) == (6, 10, 0)
+    assert [one.payload for one in aside.kept] == (batches[6:] if is_flushed else batches)
+    assert (report.restored_batches, report.kept_entries, report.skipped_entries) == (6, len(aside.kept), 0)
     assert [error.code for error in aside.errors if isinstance(error, SemelError)] == [ErrorCode.CORRUPT_MESSAGE]
 
 
@@ -211,6 +217,18 @@ def test_D1_a_disk_that_fails_amid_a_run_costs_no_entry(folder: Folder) -> None:
     assert folder.content() == b""
     assert [one.payload for one in aside.kept] == batches
     folder.storage.fail_no_more()
+
+
+def test_D1_records_that_are_gone_are_found_behind_a_cut_too(folder: Folder) -> None:
+    """Only what the journal cuts later may be missing in the log of an only replica."""
+    folder.has(*[batch(n) for n in range(3)])
+    folder.journal.append_truncation(TOPIC, 0, 5)
+    folder.journal.append(TOPIC, 0, 5, [batch(5)])
+    aside = Aside()
+    folder.replay(aside=aside)
+    [error] = aside.errors
+    assert "ends at 3, and the journal continues at 5" in str(error)
+    assert folder.log.log_end_offset == 3
 
 
 @pytest.mark.parametrize("junk", [b"x", b"x" * 80], ids=["no room for a header", "no header"])

@@ -294,7 +294,7 @@ def test_R4_what_a_follower_cut_is_not_lost_where_it_is_the_only_replica_by_now(
     cuts: not known before a log is opened are those in entries that were kept apart
     """
     if cuts == "not known":
-        monkeypatch.setattr(Journal, "lowest_cuts", lambda journal: {})
+        monkeypatch.setattr(Journal, "cuts", lambda journal: {})
 
     async def run(crash_point: int) -> bool:
         """Returns whether the first start crashed, before its operation `crash_point`."""
@@ -578,7 +578,8 @@ def test_D1_R2_of_a_fetch_that_fails_amid_its_segments_the_journal_has_what_the_
             fetched += one
         # Twice, because a write that fails is tried again.
         node.storage.fail_next(operation, OSError(errno.ENOSPC, "no room"), path_part="00000004.log", times=2)
-        partition.replicate(bytes(fetched))
+        with pytest.raises(SemelError, match="no room"):
+            partition.replicate(bytes(fetched))
         assert partition.log_end_offset == 4
         node.storage.fail_no_more()
         await partition.all_durable()

@@ -223,6 +223,7 @@ def test_D1_what_was_kept_before_stays_where_the_log_fails_again(monkeypatch: py
 
         with monkeypatch.context() as patched:
             patched.setattr(journal_replay._Taking, "run", fails_the_second_time)
+            patched.setattr(PartitionLog, "flush", fail)
             node.start()
         assert (runs, [one.tp for one in node.logs.offline]) == (2, [TP])
         node.storage.crash(power=True, torn=False)
