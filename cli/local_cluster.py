@@ -31,6 +31,7 @@ from semel.broker.config.sources import (
     parse_address,
 )
 from semel.broker.metadata.store import sqlite_url
+from semel.cli.node_folders import is_node_folder
 from semel.cli.serve_exit import ServeExit
 from semel.protocol.schemes import with_scheme_of
 from semel.runtime.disk_storage import DiskStorage
@@ -44,6 +45,7 @@ PORT_STEP: Final = 10
 """From one node's port to the next one's: the Kafka and the gRPC port of a node are neighbours."""
 SECRET_FILE: Final = "cluster.secret"  # noqa: S105 (a file's name)
 METADATA_FILE: Final = "metadata.sqlite"
+_LISTENERS: Final = ("kafka.listen", "grpc.listen", "peer.listen", "metrics.listen")
 _RESTART_S: Final = 0.5
 _RESTART_S_MAX: Final = 30.0
 _FORMER_RUN_S: Final = 20.0
@@ -71,6 +73,12 @@ def plan_nodes(loaded: LoadedConfig, count: int) -> list[LocalNode]:
         raise ConfigError(f"--nodes {count}: a cluster on one machine has 2 to {NODES_MAX} nodes")
     racks = _racks(config.broker_rack, count)
     folder = os.path.abspath(config.data_dir)
+    if is_node_folder(folder):
+        raise ConfigError(
+            f"{config.data_dir} is the data directory of one node, and --nodes {count} needs one of its own. Give "
+            "--nodes another --data-dir; or start the one node without --nodes. docs/cluster.md says how one node with "
+            "its topics becomes a cluster"
+        )
     shared = {
         "metadata.url": config.metadata_url or sqlite_url(f"{folder}/{METADATA_FILE}"),
         "cluster.secret.file": config.cluster_secret_file or f"{folder}/{SECRET_FILE}",
@@ -80,7 +88,7 @@ def plan_nodes(loaded: LoadedConfig, count: int) -> list[LocalNode]:
     shared |= {name: str(value) for name, value in defaults.items() if loaded.source(name) is Source.DEFAULT}
     if config.listeners_allow_anonymous:  # the command may have said it as --insecure
         shared["listeners.allow.anonymous"] = "true"
-    return [
+    nodes = [
         LocalNode(
             config.node_id + number,
             {
@@ -96,6 +104,27 @@ def plan_nodes(loaded: LoadedConfig, count: int) -> list[LocalNode]:
         )
         for number in range(count)
     ]
+    _check_ports(nodes)
+    return nodes
+
+
+def _check_ports(nodes: Sequence[LocalNode]) -> None:
+    """Raise `ConfigError` where two listeners of the nodes would have one port."""
+    taken: dict[Address, tuple[str, int]] = {}
+    for node in nodes:
+        for name in _LISTENERS:
+            text = node.settings.get(name)
+            address = None if text is None else parse_address(name, text)
+            if address is None or not address.port:
+                continue
+            if address in taken:
+                other, other_id = taken[address]
+                raise ConfigError(
+                    f"{name} of node {node.node_id} and {other} of node {other_id} would both be {address}: with "
+                    f"--nodes each port is counted up by {PORT_STEP} from node to node. Choose ports that do not "
+                    f"differ by a multiple of {PORT_STEP}"
+                )
+            taken[address] = name, node.node_id
 
 
 def _racks(text: str, count: int) -> list[str]:

@@ -28,6 +28,7 @@ from semel.broker.metadata.runs import LeftBehindError, NodeDeposedError, NodeRe
 from semel.broker.node_log import configure_logging
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.cli.common import command_app, examples, fails_well, parse_partition
+from semel.cli.node_folders import is_cluster_folder
 from semel.cli.serve_exit import ServeExit
 from semel.cli.service_manager import tell_service_manager
 from semel.protocol.errors import ErrorCode, SemelError, UsageError
@@ -56,7 +57,8 @@ _SETTINGS_HELP: Final = (
 )
 _EXIT_CODES: Final = (
     "0 stopped by a signal; 1 unexpected; 2 wrong configuration; 3 data directory in use or damaged; 4 metadata "
-    "unreachable, or it went back while the node ran, or the node was away for too many changes of it; 5 address in "
+    "unreachable, or it went back, or the node was away for too many changes of it, or another node has its number or "
+    "another secret; 5 address in "
     "use; 6 the disk failed while it ran or stopped; 7 removed from the cluster"
 )
 
@@ -255,6 +257,9 @@ def serve(
             raise _fail("--accept-... are for one node: start it alone, with its own --set node.id, data.dir and "
                         "metadata.url", ServeExit.CONFIGURATION)  # fmt: skip
         _end_with(_serve_cluster(loaded, nodes, config, log_format, assignments or ()))
+    if is_cluster_folder(loaded.config.data_dir):
+        raise _fail(f"{loaded.config.data_dir} has the nodes of a cluster on this machine: start it with --nodes and "
+                    "their number, as before, or give this node another --data-dir", ServeExit.DATA_FOLDER)  # fmt: skip
     _stop_at_once_on_signals()
     start = partial(
         _start_node,

@@ -172,7 +172,8 @@ _TABLE: Final = (
     FindingKind(
         "forged-marker", _S.TRANSACTIONS,
         "A client wrote it, through a node that still took markers from clients. If a transaction was open there, it "
-        "was ended in that partition alone, maybe otherwise than it was decided.",
+        "was ended in that partition alone, maybe otherwise than it was decided. Or the transactions' topic was lost "
+        "since, as by --accept-metadata-loss, and made again: then its epochs began again, and nothing is wrong.",
         "Nothing to keep the producer going: the next marker of its coordinator overrules this one. See how the "
         "transaction was decided, and compare the partition that is named; what is torn has to be written again.",
     ),

@@ -24,6 +24,7 @@ ONGOING = "Ongoing"
 PREPARED = {"PrepareCommit": "commit", "PrepareAbort": "abort"}
 NOT_TOLD = "unknown"
 COMMANDS_MAX = 5
+_FORGED_TOLD_MAX = 3
 _PARTITIONS_LARGE = 1_000
 
 
@@ -133,7 +134,7 @@ def _once(found: Sequence[tuple[NodeSnapshot, HeldPartition]]) -> list[tuple[Nod
 def forged_findings(cluster: Cluster) -> Iterator[Finding]:
     """Markers that were believed once, though no coordinator had written them."""
     for node in cluster.nodes:
-        for one in node.forged:
+        for one in node.forged[:_FORGED_TOLD_MAX]:
             whose_is = f" of {one.transactional_id!r}" if one.transactional_id else ""
             others = f" ({node.forged_total} such producers in total)" if node.forged_total > 1 else ""
             log = f"{node.disk.data_dir}/{one.partition}"

@@ -71,6 +71,33 @@ def test_racks_that_are_not_one_for_each_node_are_refused(text: str) -> None:
         racks(text)
 
 
+def test_the_directory_of_one_node_is_none_for_several(tmp_path: Path) -> None:
+    """They would share its metadata, stay registered there, and find no partition of it."""
+    (tmp_path / "meta.properties").touch()
+    with pytest.raises(ConfigError, match="is the data directory of one node, and --nodes 3 needs one of its own"):
+        plan_nodes(load_config(environment={}, flags=[("--data-dir", "data.dir", str(tmp_path))]), 3)
+
+
+@pytest.mark.parametrize(
+    ("kafka", "grpc", "clash"),
+    [
+        ("127.0.0.1:9392", "127.0.0.1:9402", "kafka.listen of node 2 and grpc.listen of node 1 .* 127.0.0.1:9402"),
+        ("127.0.0.1:9392", "127.0.0.1:9372", "grpc.listen of node 3 and kafka.listen of node 1 .* 127.0.0.1:9392"),
+        ("127.0.0.1:9392", "127.0.0.1:9422", ""),
+        ("127.0.0.1:0", "127.0.0.1:0", ""),
+        ("127.0.0.1:9392", "127.0.0.2:9402", ""),
+    ],
+)
+def test_ports_that_meet_when_they_are_counted_up_are_refused(kafka: str, grpc: str, clash: str) -> None:
+    flags = [("--kafka", "kafka.listen", kafka), ("--grpc", "grpc.listen", grpc)]
+    loaded = load_config(environment={}, flags=flags)
+    if not clash:
+        assert len(plan_nodes(loaded, 3)) == 3
+        return
+    with pytest.raises(ConfigError, match=clash):
+        plan_nodes(loaded, 3)
+
+
 def test_listeners_with_names_are_counted_up_for_each_node() -> None:
     items = "internal=127.0.0.1:9092,external=127.0.0.1:0?advertised=log1.example.com:19092"
     flags = [("--kafka", "kafka.listeners", items), ("--set", "grpc.advertised", "log1.example.com:9094")]

@@ -27,7 +27,7 @@ from semel.protocol.api.commit_decisions import NAME_BYTES_MAX
 from semel.protocol.api.groups import GroupProtocol, JoinGroupRequest
 from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.shared_transactions import OpenSharedRequest
-from semel.protocol.errors import ErrorCode, UsageError
+from semel.protocol.errors import ErrorCode, RetriableError, UsageError
 from semel.protocol.ids import MAX_PRODUCER_EPOCH, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch, TopicPartition
 from semel.protocol.kafka.api import ApiKey
 from semel.protocol.kafka.messages import to_ms
@@ -335,6 +335,30 @@ def test_T5_T7_while_markers_are_on_their_way_everybody_is_told_to_come_again(tm
         gate.set()
         await kafka.settled()
         assert await kafka.add(producer, A) == [ErrorCode.NONE]
+
+    with_node(tmp_path, test)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_E1_offsets_come_again_while_the_node_that_coordinates_their_transaction_is_away(
+    tmp_path: Path, version: int
+) -> None:
+    """A Java producer takes NETWORK_EXCEPTION for the end of itself here."""
+
+    async def test(kafka: Kafka) -> None:
+        producer = await kafka.begin()
+        assert await kafka.add_offsets(producer) is ErrorCode.NONE
+        coordinator = kafka.node.transactions
+
+        async def away(*what: Any) -> Any:
+            raise RetriableError("node 2 does not answer", ErrorCode.NETWORK_EXCEPTION)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(coordinator, "verify", away)
+            patched.setattr(coordinator, "add_partitions", away)
+            come_again = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if version >= 2 else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert await kafka.commit_offset(producer, 3, version) is come_again
+        assert await kafka.commit_offset(producer, 3, version) is ErrorCode.NONE
 
     with_node(tmp_path, test)
 

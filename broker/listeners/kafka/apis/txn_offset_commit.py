@@ -81,8 +81,11 @@ async def _commit(request: Any, version: int) -> OffsetCommitRequest:
 
 
 def _code(code: ErrorCode, version: int) -> ErrorCode:
-    if code is ErrorCode.CONCURRENT_TRANSACTIONS and version < _ADDS_MIN_VERSION:
-        # To these clients it is fatal, and yet all they need is to retry, to hear that they were fenced.
+    if code is ErrorCode.NETWORK_EXCEPTION or (
+        code is ErrorCode.CONCURRENT_TRANSACTIONS and version < _ADDS_MIN_VERSION
+    ):
+        # To these clients it is fatal, and yet all they need is to retry: to hear that they were fenced, or until the
+        # node that coordinates the transaction can be asked, which is another than this one. As in Kafka.
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _LOADING_MIN_VERSION:
         # Clients of these versions stop at it (KAFKA-7296).
