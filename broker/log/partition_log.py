@@ -832,6 +832,18 @@ class PartitionLog:
         self._check_ends()
         return True
 
+    def expect_cut(self, offset: int) -> int:
+        """Count what a cut at `offset` will remove as not flushed, and return where that begins.
+
+        What is written again there may be torn by a power cut, so a start must not take it for synced (D1).
+        """
+        try:
+            begins = self.segments.batch_base(offset)
+        except (OSError, CorruptBatchError):
+            begins = self.log_start_offset  # the cut says what is wrong
+        self.local.recovery_point = min(self.local.recovery_point, begins)
+        return begins
+
     def replay_cut(self, offset: int, *, now_ms: int) -> None:
         """Cut the log as it was cut before the crash. What opening found lost from there on, it did not have then (R3).
 

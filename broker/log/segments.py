@@ -139,6 +139,12 @@ class Segments:
         segment, position, header = self._locate(offset)
         return header.base_offset, segment.file.read_at(min(max_bytes, segment.size - position), position)
 
+    def batch_base(self, offset: int) -> int:
+        """Return the first offset of the batch that holds `offset`; `offset` where it is in none. Raises as `read`."""
+        if offset < self.first.base_offset:
+            return offset
+        return min(offset, self._locate(offset)[2].base_offset)
+
     def _locate(self, offset: int) -> tuple[Segment, int, BatchHeader]:
         for segment in self.from_offset(offset):
             if segment.size:

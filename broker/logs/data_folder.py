@@ -455,14 +455,19 @@ class PartitionOffsets:
         self,
         offsets: Mapping[TopicPartition, tuple[TopicId, int]],
         is_current: Callable[[TopicPartition, TopicId], bool] | None = None,
+        at_most: Callable[[TopicPartition], int] | None = None,
     ) -> None:
-        """Replace the file, leaving out what `is_current` denies; in any thread. Raises `OSError`."""
+        """Replace the file, leaving out what `is_current` denies; in any thread. Raises `OSError`.
+
+        at_most: what an offset has become meanwhile, where that is less
+        """
         with self._lock:
-            found = {
-                tp: offset
+            now = {
+                tp: offset if at_most is None else min(offset, at_most(tp))
                 for tp, (topic_id, offset) in offsets.items()
-                if offset >= self._least and (is_current is None or is_current(tp, topic_id))
+                if is_current is None or is_current(tp, topic_id)
             }
+            found = {tp: offset for tp, offset in now.items() if offset >= self._least}
             for tp in tuple(self._held):
                 if tp in self._written:
                     found.setdefault(tp, self._written[tp])
@@ -479,6 +484,16 @@ class PartitionOffsets:
         with self._lock:
             left = {**self._written, tp: offset}
             if offset >= self._least and left != self._written:
+                self._checkpoint.write(left)
+                self._written = left
+
+    def lower(self, tp: TopicPartition, offset: int) -> None:
+        """Durably put one partition's offset down to `offset`, where it is above. Raises `OSError`."""
+        with self._lock:
+            if self._written.get(tp, 0) > offset:
+                left = {**self._written, tp: offset}
+                if offset < self._least:
+                    del left[tp]
                 self._checkpoint.write(left)
                 self._written = left
 

@@ -378,13 +378,18 @@ class LogMaintenance:
         async for one in self._all_in_turns():
             points[one.tp] = one.topic_id, one.log.recovery_point
             marks[one.tp] = one.topic_id, one.high_watermark
-        await self._thread.run(self._folder.recovery_points.write, points, self._is_current)
+        # A log that is cut after it was asked has noted less itself.
+        await self._thread.run(self._folder.recovery_points.write, points, self._is_current, self._recovery_point)
         await self._thread.run(self._folder.high_watermarks.write, marks, self._is_current)
         await self._write_log_starts()
 
     def _is_current(self, tp: TopicPartition, topic_id: TopicId) -> bool:
         partition = self._partitions.get(tp)
         return partition is not None and partition.topic_id == topic_id
+
+    def _recovery_point(self, tp: TopicPartition) -> int:
+        partition = self._partitions.get(tp)
+        return 0 if partition is None else partition.log.recovery_point
 
     def _is_online(self, partition: Partition) -> bool:
         return partition.offline_error is None and self._partitions.get(partition.tp) is partition

@@ -486,10 +486,22 @@ class LogManager:
             self._clock,
             high_watermark=None if self._opener.is_only_replica(log.tp, log.topic_id) else committed,
             on_log_start_moved=self.maintenance.log_start_moved,
+            before_cut=self._before_cut,
         )
         self._partitions[log.tp] = partition
         self.offline.remove(log.tp)
         return partition
+
+    def _before_cut(self, partition: Partition, offset: int) -> None:
+        """Note before a log is cut that it is not synced from there on: the journal's word of it may be lost with what
+        is written again. Raises `SemelError`.
+        """
+        try:
+            self.folder.recovery_points.lower(partition.tp, offset)
+        except OSError as error:
+            raise error_for(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{partition.tp} can't be cut now ({error}): {remedy(error)}"
+            ) from error
 
     async def restart_at(self, partition: Partition, offset: int, producers: Collection[PackedEntry]) -> bool:
         """Begin a follower's log again at `offset`: what it needs next is deleted at its leader. It has no part then.

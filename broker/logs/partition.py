@@ -67,6 +67,7 @@ class Partition:
     """One partition. Made by the `LogManager`."""
 
     __slots__ = (
+        "_before_cut",
         "_clock",
         "_commits",
         "_continued",
@@ -103,9 +104,11 @@ class Partition:
         leader_epoch: int = 0,
         high_watermark: int | None = None,
         on_log_start_moved: Callable[[Partition], None] | None = None,
+        before_cut: Callable[[Partition, int], None] | None = None,
     ) -> None:
         """Everything in `log` is durable: it was recovered and is on the disk.
 
+        before_cut:     notes durably that the log counts as synced up to an offset at most; raises `SemelError`
         high_watermark: as far as is known, of one of several replicas, which has no part yet. Without it this is the
                         only replica, and leads; all in the log is committed.
         """
@@ -119,6 +122,7 @@ class Partition:
         self._commits = commits
         self._clock = clock
         self._on_log_start_moved = on_log_start_moved
+        self._before_cut = before_cut
         self._offline_error: SemelError | None = None
         self._refused: SemelError | None = None
         """Why clients are sent away: the log is offline, or does not lead."""
@@ -456,6 +460,8 @@ class Partition:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
             )
         try:
+            if self._before_cut is not None and offset < self.log.log_end_offset:
+                self._before_cut(self, self.log.expect_cut(offset))
             cut = self.log.truncate_to(offset, now_ms=self._clock.now_ms())
             if cut:
                 self.log.remember_decided(self._high_watermark, now_ms=self._clock.now_ms())

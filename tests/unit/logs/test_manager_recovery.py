@@ -312,6 +312,8 @@ def test_R4_what_a_follower_cut_is_not_lost_where_it_is_the_only_replica_by_now(
             partition.append(_replicated(value, partition.log_end_offset), origin=AppendOrigin.REPLICATION)
         await partition.all_durable()
         expected = [bytes(data) for _, data in read_batches(partition.log)]
+        if cuts == "not known":
+            node.logs.folder.recovery_points.note(TP, 3)  # as an earlier version noted it
         node.storage.crash(power=True, torn=False)
         node.storage.crash_at(crash_point)
         has_crashed = False
@@ -533,6 +535,8 @@ def test_D1_R3_what_is_written_again_below_the_recovery_point_after_a_cut_may_be
         replicate(partition, range(5, 14), b"new", 1)
         await partition.all_durable()
         expected = log_files(node)
+        # As an earlier version noted it, and a flush does after which another log's entries keep the journal.
+        node.logs.folder.recovery_points.note(TP, 10)
         node.storage.crash(power=False)
         path = max(path for path in expected if int(path.rpartition("/")[2][:20]) <= hole)
         position = (hole - int(path.rpartition("/")[2][:20])) * size
@@ -556,6 +560,121 @@ def test_D1_R3_what_is_written_again_below_the_recovery_point_after_a_cut_may_be
             start()
         assert not list(node.logs.offline)
         assert (node.get().log_end_offset, log_files(node)) == (14, expected)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+@pytest.mark.parametrize("hole", range(4, 14))
+def test_D1_R3_a_cut_is_noted_before_it_is_made_whatever_becomes_of_the_journal(
+    hole: int, durability: Durability
+) -> None:
+    """A power cut took the journal's word of the cut with it, and left a hole in what counted as synced before.
+
+    The node was not to be started again: the log could not be read, below its recovery point.
+    """
+
+    async def run() -> None:
+        size = len(batch(key=b"old", sequence=0))
+        config = replace(CONFIG, index_interval_bytes=1, segment_bytes=4 * size)
+        node = Node(SimulatedStorage(1), LogManagerConfig(disk_min_free_bytes=0, durability=durability.value))
+        node.executor = InlineExecutor()
+        node.start(config)
+        partition = node.create(log_config=config)
+        partition.follow(0, 2)
+        replicate(partition, range(4), b"old", 0)
+        fetched = bytearray()
+        for offset in range(4, 10):
+            one = batch(key=b"old", sequence=offset)
+            set_base_offset(one, 0, offset, 0)
+            fetched += one
+        partition.replicate(bytes(fetched))
+        await node.logs.maintenance.flush()
+        partition.follow(1, 3)
+        partition.truncate_to(4)
+        replicate(partition, range(4, 14), b"new", 1)
+        node.storage.crash(power=False)
+        for name in node.storage.list_folder("/data/journal") if durability is Durability.DISK else ():
+            node.storage.remove(f"/data/journal/{name}")
+        base = max(base for path in log_files(node) if (base := int(path.rpartition("/")[2][:20])) <= hole)
+        node.storage.corrupt(f"/data/orders-0/{base:020}.log", (hole - base) * size, bytes(size))
+        node.logs = node.manager()
+        node.logs.open(lambda tp, topic_id: config, is_only_replica=lambda tp, topic_id: False)
+        assert not list(node.logs.offline)
+        assert node.get().log_end_offset == hole
+        assert not node.logs.unreported.damaged
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+def test_D1_R3_a_cut_amid_a_batch_is_noted_where_that_begins() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        partition = node.create()
+        partition.follow(0, 2)
+        for base in (0, 3):
+            fetched = batch(3, sequence=base)
+            set_base_offset(fetched, 0, base, 0)
+            partition.replicate(fetched)
+        await partition.all_durable()
+        await node.logs.maintenance.flush()
+        assert node.logs.folder.recovery_points.get(TP) == 6
+        partition.truncate_to(5)
+        assert (partition.log_end_offset, node.logs.folder.recovery_points.get(TP)) == (3, 3)
+        partition.truncate_to(0)
+        assert node.logs.folder.recovery_points.all() == {}
+        await node.logs.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("before", range(6))
+def test_D1_a_flush_that_was_under_way_does_not_note_more_than_a_cut_has_left(before: int) -> None:
+    """before: so many of the flush's calls to the disk's thread are through when the log is cut"""
+
+    async def run() -> None:
+        node = Node()
+        node.executor = executor = HeldExecutor()
+        node.start()
+        partition = node.create()
+        partition.follow(0, 2)
+        replicate(partition, range(6), b"old", 0)
+        flush = asyncio.ensure_future(node.logs.maintenance.flush())
+        calls = 0
+        while not flush.done():
+            if executor.held:
+                if calls == before:
+                    partition.truncate_to(2)
+                executor.run()
+                calls += 1
+            await asyncio.sleep(0)
+        assert calls > before
+        assert node.logs.folder.recovery_points.get(TP) <= 2
+        assert partition.log_end_offset == 2
+
+    asyncio.run(run())
+
+
+def test_a_log_is_not_cut_while_that_can_not_be_noted() -> None:
+    async def run() -> None:
+        node = Node()
+        node.start()
+        partition = node.create()
+        partition.follow(0, 2)
+        replicate(partition, range(6), b"old", 0)
+        await partition.all_durable()
+        await node.logs.maintenance.flush()
+        node.storage.fail_next("open", OSError(errno.ENOSPC, "no room"), path_part="recovery-point", times=9)
+        node.storage.fail_next("create", OSError(errno.ENOSPC, "no room"), path_part="recovery-point", times=9)
+        with pytest.raises(SemelError, match=r"orders-0 can't be cut now \(.*no room.*make room on the disk"):
+            partition.truncate_to(2)
+        assert partition.log_end_offset == 6
+        assert partition.offline_error is None
+        node.storage.fail_no_more()
+        assert partition.truncate_to(2)
+        await node.logs.close()
 
     asyncio.run(run())
 
