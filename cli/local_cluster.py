@@ -14,7 +14,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,6 @@ PORT_STEP: Final = 10
 """From one node's port to the next one's: the Kafka and the gRPC port of a node are neighbours."""
 SECRET_FILE: Final = "cluster.secret"  # noqa: S105 (a file's name)
 METADATA_FILE: Final = "metadata.sqlite"
-_LISTENERS: Final = ("kafka.listen", "grpc.listen", "peer.listen", "metrics.listen")
 _RESTART_S: Final = 0.5
 _RESTART_S_MAX: Final = 30.0
 _FORMER_RUN_S: Final = 20.0
@@ -88,7 +87,8 @@ def plan_nodes(loaded: LoadedConfig, count: int) -> list[LocalNode]:
     shared |= {name: str(value) for name, value in defaults.items() if loaded.source(name) is Source.DEFAULT}
     if config.listeners_allow_anonymous:  # the command may have said it as --insecure
         shared["listeners.allow.anonymous"] = "true"
-    nodes = [
+    _check_ports(config, count)
+    return [
         LocalNode(
             config.node_id + number,
             {
@@ -104,27 +104,34 @@ def plan_nodes(loaded: LoadedConfig, count: int) -> list[LocalNode]:
         )
         for number in range(count)
     ]
-    _check_ports(nodes)
-    return nodes
 
 
-def _check_ports(nodes: Sequence[LocalNode]) -> None:
+def _check_ports(config: NodeConfig, count: int) -> None:
     """Raise `ConfigError` where two listeners of the nodes would have one port."""
     taken: dict[Address, tuple[str, int]] = {}
-    for node in nodes:
-        for name in _LISTENERS:
-            text = node.settings.get(name)
-            address = None if text is None else parse_address(name, text)
-            if address is None or not address.port:
+    for number in range(count):
+        for name, first in _listen_addresses(config):
+            if not first.port:
                 continue
+            node_id, address = config.node_id + number, _counted(first, number)
             if address in taken:
                 other, other_id = taken[address]
                 raise ConfigError(
-                    f"{name} of node {node.node_id} and {other} of node {other_id} would both be {address}: with "
-                    f"--nodes each port is counted up by {PORT_STEP} from node to node. Choose ports that do not "
-                    f"differ by a multiple of {PORT_STEP}"
+                    f"{name} of node {node_id} and {other} of node {other_id} would both be {address}: with --nodes "
+                    f"each port is counted up by {PORT_STEP} from node to node. Choose ports that do not differ by a "
+                    f"multiple of {PORT_STEP}"
                 )
-            taken[address] = name, node.node_id
+            taken[address] = name, node_id
+
+
+def _listen_addresses(config: NodeConfig) -> Iterator[tuple[str, Address]]:
+    """Yield where the first node listens, with the setting that says so."""
+    for protocol in ("kafka", "grpc"):
+        for each in listeners_of(config, protocol):
+            yield f"{protocol}.listeners {each.name}" if each.is_named else f"{protocol}.listen", listen_address(each)
+    for name, text in (("peer.listen", config.peer_listen), ("metrics.listen", config.metrics_listen)):
+        if text:
+            yield name, parse_address(name, text)
 
 
 def _racks(text: str, count: int) -> list[str]:

@@ -57,9 +57,8 @@ _SETTINGS_HELP: Final = (
 )
 _EXIT_CODES: Final = (
     "0 stopped by a signal; 1 unexpected; 2 wrong configuration; 3 data directory in use or damaged; 4 metadata "
-    "unreachable, or it went back, or the node was away for too many changes of it, or another node has its number or "
-    "another secret; 5 address in "
-    "use; 6 the disk failed while it ran or stopped; 7 removed from the cluster"
+    "unreachable, or it went back, or the node was away for too many changes of it, or has another's id or secret; "
+    "5 address in use; 6 the disk failed while it ran or stopped; 7 removed from the cluster"
 )
 
 SAME_SIGNAL_S: Final = 0.3

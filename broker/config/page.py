@@ -45,7 +45,7 @@ is kept in the metadata and wins over all of the above.
 | 1 | something that should not happen; the log has the traceback |
 | 2 | the command line or the configuration is wrong |
 | 3 | the data directory is in use, belongs to another node or cluster, or can't be read |
-| 4 | the metadata's database can't be used or went back (below), a node was started twice or lacks too many changes |
+| 4 | the metadata can't be used or went back (below); the node runs twice, lacks too many changes, has another secret |
 | 5 | a port is in use, or a host is not this machine's |
 | 6 | the disk failed while the node ran, and it stopped, or while it stopped; what was acknowledged is kept |
 | 7 | the node was removed from the cluster (`semel node remove`) while it ran; started again, it joins as a new one |

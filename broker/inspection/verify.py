@@ -26,7 +26,6 @@ from semel.broker.inspection.findings import Check, Findings, Severity
 from semel.broker.inspection.log_check import LogCheck, WalkedLog
 from semel.broker.inspection.metadata_copy import LoadedMetadata, integrity_fault, load_from, load_image
 from semel.broker.inspection.overlay import OverlayStorage, open_to_read
-from semel.broker.inspection.synced_points import synced_points
 from semel.broker.inspection.transaction_check import check_transactions
 from semel.broker.log.checkpoints import OffsetCheckpoint
 from semel.broker.log.disk_errors import next_after_misplaced
@@ -198,7 +197,6 @@ class _Verification:
         is_alone: bool,
     ) -> None:
         self._before = before
-        self._synced: Mapping[TopicPartition, int] = {}
         self._path = path
         self._metadata_url = metadata_url
         self._deep = deep
@@ -234,7 +232,7 @@ class _Verification:
             logs = self._dry_run_logs(dry_run)
             self._check_folders(image, dry_run)
             self._walk(image, dry_run)
-            self._check_checkpoints()
+            self._check_checkpoints(dry_run)
             self._check_changes(dry_run)
             if dry_run.refusal is None:
                 check_transactions(logs, self._findings, knows_topics=image is not None)
@@ -511,9 +509,8 @@ class _Verification:
             if file.endswith(".log")
         )
         outcome = DryRunOutcome(self._before, dry_run)
-        noted, topic_ids = self._offsets(RECOVERY_POINT_FILE), self._topic_ids()
-        self._synced = synced_points(self._before, self._path, self._clock, noted, topic_ids)
-        log_starts, cleaned = self._offsets(LOG_START_FILE), self._offsets(CLEANER_FILE)
+        recovery_points, log_starts = self._offsets(RECOVERY_POINT_FILE), self._offsets(LOG_START_FILE)
+        cleaned, synced = self._offsets(CLEANER_FILE), dry_run.logs.synced
         journal_is_left = bool(self._journal_files())
         for name, tp in sorted(found.items()):
             topic = None if image is None else image.topic(tp.topic)
@@ -523,7 +520,7 @@ class _Verification:
                 is_clean=self._report.is_clean and not journal_is_left,
                 was_compacted=cleaned.get(tp, 0) > 0,
                 log_start_offset=log_starts.get(tp, 0),
-                recovery_point=self._synced.get(tp, 0),
+                recovery_point=synced.get(tp, recovery_points.get(tp, 0)),
                 now_ms=self._clock.now_ms(),
                 deep=self._deep,
                 progress=self._was_read,
@@ -569,7 +566,7 @@ class _Verification:
         except SemelError:
             return {}
 
-    def _check_checkpoints(self) -> None:
+    def _check_checkpoints(self, dry_run: DryRun) -> None:
         ends = {log.tp: log.end_offset for log in self._report.logs}
         for name in (RECOVERY_POINT_FILE, LOG_START_FILE, HIGH_WATERMARK_FILE, CLEANER_FILE):
             try:
@@ -593,7 +590,7 @@ class _Verification:
                 elif offset < 0 or offset > end:
                     # High watermarks are noted as they are when a flush has ended: maybe behind what it synced.
                     is_of_crash = name == HIGH_WATERMARK_FILE and offset > end and not self._report.is_clean
-                    is_of_cut = name == RECOVERY_POINT_FILE and self._synced[tp] < offset
+                    is_of_cut = name == RECOVERY_POINT_FILE and dry_run.logs.synced.get(tp, offset) < offset
                     self._findings.add(
                         Severity.NOTE if is_of_crash or is_of_cut else Severity.WARNING, Check.CHECKPOINTS, name,
                         f"it gives offset {offset} for {tp}, whose log ends at {end}", offset=offset,

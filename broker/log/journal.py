@@ -173,16 +173,19 @@ class Journal:
         self._sequence = self._written_sequence = self._opened_sequence = recovery.sequence
 
     def cuts(self) -> dict[tuple[TopicId, int], list[JournalCut]]:
-        """Return where each log was cut in the run before, oldest first, of those that were. Before a replay.
+        """Return where each log was cut in the run before, of those that were. Before a replay.
 
-        Raises `OSError`. What can't be read is for the replay to tell.
+        Oldest first, and the lowest offset first: a cut that a later one contains is left out. Raises `OSError`. What
+        can't be read is for the replay to tell.
         """
         cuts: dict[tuple[TopicId, int], list[JournalCut]] = {}
         look = JournalLook(self._storage, self._folder, list(self._files), self._position, self._sequence)
         for entry in look.entries():
             if entry.type is EntryType.TRUNCATE:
-                cut = JournalCut(entry.end_position, entry.base_offset)
-                cuts.setdefault((entry.topic_id, entry.partition), []).append(cut)
+                of_log = cuts.setdefault((entry.topic_id, entry.partition), [])
+                while of_log and of_log[-1].offset >= entry.base_offset:
+                    of_log.pop()
+                of_log.append(JournalCut(entry.end_position, entry.base_offset))
         return cuts
 
     # --- State --------------------------------------------------------------------------------------------------------

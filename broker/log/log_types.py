@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from semel.protocol.errors import RetriableError, SemelError
+from semel.protocol.errors import ErrorCode, RetriableError
 from semel.runtime.storage import FileRange
 
 
@@ -26,10 +26,10 @@ class AppendResult(NamedTuple):
 
 
 class PartlyAppendedError(RetriableError):
-    """A disk took the first of several segments: `result` says what is in the log, and the error why not the rest."""
+    """A disk took the first of several segments: `result` says what is in the log, and the message why not the rest."""
 
-    def __init__(self, error: SemelError, result: AppendResult) -> None:
-        super().__init__(error.message, error.code)
+    def __init__(self, message: str, result: AppendResult) -> None:
+        super().__init__(message, ErrorCode.KAFKA_STORAGE_ERROR)
         self.result = result
 
 

@@ -486,12 +486,17 @@ class PartitionLog:
             try:
                 self._replay_run(run, view, part, now_ms)
             except SemelError as error:
-                if not written or one_by_one or self.offline_error is not None:
+                cause = error.__cause__
+                is_over = one_by_one or self.offline_error is not None or not isinstance(cause, OSError)
+                if is_over or not written:
                     raise
-                if not isinstance(error.__cause__, OSError):
-                    raise
+                assert isinstance(cause, OSError)
                 there = new[: first_reaching(new, self.log_end_offset)]
-                raise PartlyAppendedError(error, _appended(there, written)) from error.__cause__
+                raise PartlyAppendedError(
+                    f"{self.tp}: only what comes before offset {self.log_end_offset} was appended, because writing in "
+                    f"{self.folder} failed ({cause}): {remedy(cause)}",
+                    _appended(there, written),
+                ) from cause
             written.append(part)
         return _appended(new, written)
 

@@ -320,6 +320,11 @@ class LogManager:
 
     # --- Partitions ---------------------------------------------------------------------------------------------------
 
+    @property
+    def synced(self) -> Mapping[TopicPartition, int]:
+        """Up to where each log was on the disk when the start found it, by what is noted of it and where it was cut."""
+        return self._opener.synced
+
     def partition(self, tp: TopicPartition) -> Partition | None:
         return self._partitions.get(tp)
 

@@ -58,6 +58,8 @@ class LogOpener:
         self._replayed: list[PartitionKey] = []
         self.flushed_points: dict[TopicPartition, tuple[TopicId, int]] = {}
         """The recovery points of logs that failed amid the journal and were flushed all the same."""
+        self.synced: dict[TopicPartition, int] = {}
+        """Up to where each log was on the disk when the start found it."""
         self._on_loss: Callable[[PartitionKey, int], None] = _pass_over
 
     def open_all(
@@ -87,6 +89,7 @@ class LogOpener:
             key = topic_id, tp.partition
             try:
                 start, point = starts.get(tp), self._synced_to(key, points.get(tp, 0), cuts.get(key, ()))
+                self.synced[tp] = point
                 log = self.open_log(
                     tp, topic_id, clean=clean, start=start, point=point, is_untouched=is_untouched,
                     on_loss=partial(on_loss, key),

@@ -29,7 +29,7 @@ from semel.sdk.transport.coordinator_calls import ask_coordinators
 from semel.sdk.transport.item_errors import check_item, item_error
 from semel.sdk.transport.leader_calls import ask_leaders
 from semel.sdk.transport.offset_lookup import list_offsets, look_up_offsets
-from semel.sdk.transport.offset_parts import in_parts
+from semel.sdk.transport.offset_parts import in_parts, offset_items
 from semel.sdk.transport.options import check_int, check_name, check_text
 
 if TYPE_CHECKING:
@@ -354,16 +354,7 @@ class AdminCore:
 
     async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
         check_text("group", group)
-        items = [
-            groups_pb2.CommitOffsetsRequest.Item(
-                topic=tp.topic,
-                partition=tp.partition,
-                offset=place.offset,
-                leader_epoch=place.leader_epoch,
-                metadata=place.metadata,
-            )
-            for tp, place in as_offsets(offsets).items()
-        ]
+        items = offset_items(as_offsets(offsets))
         try:
             for part in list(in_parts(items, group)) or [[]]:
                 request = groups_pb2.CommitOffsetsRequest(group_id=group, generation_id=NO_GENERATION, items=part)

@@ -18,7 +18,7 @@ from semel.protocol.v1 import groups_pb2
 from semel.sdk.telemetry import tracing
 from semel.sdk.transport.client import ClientCore
 from semel.sdk.transport.item_errors import item_error
-from semel.sdk.transport.offset_parts import in_parts
+from semel.sdk.transport.offset_parts import in_parts, offset_items
 from semel.sdk.transport.rpcs import COMMIT_OFFSETS, FETCH_OFFSETS
 
 _NEVER_AGAIN: Final = frozenset({ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -40,16 +40,6 @@ class GroupOffsets:
         """
         if not offsets:
             return
-        items = (
-            groups_pb2.CommitOffsetsRequest.Item(
-                topic=tp.topic,
-                partition=tp.partition,
-                offset=place.offset,
-                leader_epoch=place.leader_epoch,
-                metadata=place.metadata,
-            )
-            for tp, place in offsets.items()
-        )
         requests = [
             groups_pb2.CommitOffsetsRequest(
                 group_id=committer.group_id,
@@ -58,7 +48,7 @@ class GroupOffsets:
                 group_instance_id=committer.group_instance_id or "",
                 items=part,
             )
-            for part in in_parts(items, committer.group_id)
+            for part in in_parts(offset_items(offsets), committer.group_id)
         ]
         topics = {tp.topic for tp in offsets}
         with tracing.operation(

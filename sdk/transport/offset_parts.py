@@ -4,8 +4,12 @@ megabyte of records that one commit makes, since they are one batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Protocol, TypeVar
+
+from semel.protocol.api.group_offsets import OffsetAndMetadata
+from semel.protocol.ids import TopicPartition
+from semel.protocol.v1 import groups_pb2
 
 PART_BYTES_MAX: Final = 500_000
 """The most bytes of the records that a request makes: half of what a node takes in one."""
@@ -20,6 +24,20 @@ class Message(Protocol):
 
 
 M = TypeVar("M", bound=Message)
+
+
+def offset_items(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+) -> Iterator[groups_pb2.CommitOffsetsRequest.Item]:
+    """Yield the offsets as a request to commit them has them."""
+    for tp, place in offsets.items():
+        yield groups_pb2.CommitOffsetsRequest.Item(
+            topic=tp.topic,
+            partition=tp.partition,
+            offset=place.offset,
+            leader_epoch=place.leader_epoch,
+            metadata=place.metadata,
+        )
 
 
 def in_parts(items: Iterable[M], group: str) -> Iterator[list[M]]:

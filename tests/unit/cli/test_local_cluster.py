@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from semel.broker.config.sources import load_config
+from semel.broker.logs.data_folder import META_FILE
+from semel.cli import node_folders
 from semel.cli.local_cluster import LocalCluster, LocalNode, plan_nodes
 from semel.cli.serve_exit import ServeExit
 from semel.runtime.setting import ConfigError
@@ -76,6 +79,28 @@ def test_the_directory_of_one_node_is_none_for_several(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").touch()
     with pytest.raises(ConfigError, match="is the data directory of one node, and --nodes 3 needs one of its own"):
         plan_nodes(load_config(environment={}, flags=[("--data-dir", "data.dir", str(tmp_path))]), 3)
+
+
+def test_what_tells_a_nodes_directory_is_the_file_that_a_node_makes() -> None:
+    assert node_folders._NODE_FILE == META_FILE
+
+
+def test_one_node_is_not_started_on_the_directory_of_several(tmp_path: Path) -> None:
+    """It said that its directory is empty, and how to make all of its partitions again without records."""
+    (tmp_path / "node-1").mkdir()
+    (tmp_path / "node-1" / META_FILE).touch()
+    command = [sys.executable, "-P", "-m", "semel.cli", "serve", "--data-dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == ServeExit.DATA_FOLDER
+    assert "has the nodes of a cluster on this machine: start it with --nodes" in " ".join(done.stderr.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["node-1"], "nothing was written"
+
+
+def test_listeners_with_names_are_looked_at_for_ports_that_meet() -> None:
+    items = "internal=127.0.0.1:9392,external=127.0.0.1:9402?advertised=log1.example.com:19092"
+    loaded = load_config(environment={}, flags=[("--kafka", "kafka.listeners", items)])
+    with pytest.raises(ConfigError, match=r"kafka.listeners internal of node 2 and kafka.listeners external of node 1"):
+        plan_nodes(loaded, 2)
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,14 @@ def test_D1_a_disk_that_fails_amid_a_run_costs_no_entry(folder: Folder) -> None:
     folder.storage.fail_no_more()
 
 
+def test_S3_a_cut_that_a_later_one_contains_is_not_held_in_memory(folder: Folder) -> None:
+    for offset in (5, 9, 7, 3, 8, 12, 12, 10):
+        folder.journal.append_truncation(TOPIC, 0, offset)
+    folder.journal.close()
+    again = Journal.open(folder.storage, "/data/journal", clock=ManualClock())
+    assert [cut.offset for cut in again.cuts()[KEY]] == [3, 8, 10]
+
+
 def test_D1_records_that_are_gone_are_found_behind_a_cut_too(folder: Folder) -> None:
     """Only what the journal cuts later may be missing in the log of an only replica."""
     folder.has(*[batch(n) for n in range(3)])

@@ -608,6 +608,56 @@ def test_D1_R3_a_cut_is_noted_before_it_is_made_whatever_becomes_of_the_journal(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("durability", list(Durability))
+def test_D1_R3_a_follower_that_is_stopped_anywhere_in_a_cut_opens_with_one_log_or_the_other(
+    power: bool, durability: Durability
+) -> None:
+    """At each change of the disk, from before the cut until it has written again."""
+
+    def content(partition: Partition) -> list[bytes]:
+        return [bytes(data) for _, data in read_batches(partition.log)]
+
+    async def run(crash_point: int) -> bool:
+        node = Node(SimulatedStorage(crash_point), LogManagerConfig(disk_min_free_bytes=0, durability=durability.value))
+        node.executor = InlineExecutor()
+        node.start()
+        partition = node.create()
+        partition.follow(0, 2)
+        replicate(partition, range(10), b"old", 0)
+        await partition.all_durable()
+        await node.logs.maintenance.flush()
+        old = content(partition)
+        partition.follow(1, 3)
+        node.storage.crash_at(crash_point)
+        new = old[:5]
+        try:
+            partition.truncate_to(5)
+            replicate(partition, range(5, 14), b"new", 1)
+            # A sync of the journal that is stopped has nobody to tell.
+            await turns_until(lambda: partition.durable_end == 14 or node.storage.crashed)
+            new = content(partition)
+        except SimulatedCrash:
+            pass
+        has_crashed = node.storage.crashed
+        node.storage.crash(power=power)
+        node.logs = node.manager()
+        node.logs.open(lambda tp, topic_id: CONFIG, is_only_replica=lambda tp, topic_id: False)
+        assert not list(node.logs.offline)
+        found = content(node.get())
+        is_new = [b"new" in data for data in found]
+        assert found[:5] == old[:5], "what was not cut is there"
+        assert found == old[: len(found)] or all(is_new[5:]), "what is behind is of one leader"
+        if not has_crashed and (durability is Durability.DISK or not power):
+            assert found == new, "what counted is there"
+        return has_crashed
+
+    crash_point = 1
+    while asyncio.run(run(crash_point)):
+        crash_point += 1
+    assert crash_point > 10
+
+
 def test_D1_R3_a_cut_amid_a_batch_is_noted_where_that_begins() -> None:
     async def run() -> None:
         node = Node()
@@ -681,7 +731,7 @@ def test_a_log_is_not_cut_while_that_can_not_be_noted() -> None:
 
 @pytest.mark.parametrize("operation", ["open", "append"])
 def test_D1_R2_of_a_fetch_that_fails_amid_its_segments_the_journal_has_what_the_log_has(operation: str) -> None:
-    """The rest comes again, and what came first survives a power cut as everything that the leader counts."""
+    """The leader sends the rest once more, and what was first survives a power cut as all that the leader counts."""
 
     async def run() -> None:
         size = len(batch(key=b"new", sequence=0))
@@ -697,9 +747,10 @@ def test_D1_R2_of_a_fetch_that_fails_amid_its_segments_the_journal_has_what_the_
             fetched += one
         # Twice, because a write that fails is tried again.
         node.storage.fail_next(operation, OSError(errno.ENOSPC, "no room"), path_part="00000004.log", times=2)
-        with pytest.raises(SemelError, match="no room"):
+        with pytest.raises(SemelError, match=r"only what comes before offset 4 was appended.*no room"):
             partition.replicate(bytes(fetched))
         assert partition.log_end_offset == 4
+        assert partition.durable_end == 0, "it counts when the journal is synced"
         node.storage.fail_no_more()
         await partition.all_durable()
         partition.replicate(bytes(fetched))

@@ -310,6 +310,15 @@ def test_T3_T7_a_decided_transaction_without_its_marker_is_finished_and_not_abor
     assert unread.kind.name == "unknown-holder"
 
 
+def test_some_forged_markers_are_named_and_all_are_counted() -> None:
+    """Of a transactions' topic that was lost and made again all producers look like that: other findings drowned."""
+    forged = tuple(ForgedMarker(T0, number, 1, 9, 0, NOW - HOUR, "") for number in range(50))
+    found = findings(node(forged=forged, forged_total=54))
+    assert [one.kind.name for one in found] == ["forged-marker"] * 3
+    assert all("(54 such producers in total)" in one.what for one in found)
+    assert "--accept-metadata-loss" in found[0].kind.why
+
+
 def test_offsets_that_hang_are_told_of() -> None:
     found = the_one(node(held=(replace(HELD, is_known=False, partition=TopicPartition(OFFSETS_TOPIC, 1)),)))
     assert "It keeps offsets of groups pending" in found.what
