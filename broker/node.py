@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -48,7 +47,7 @@ from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.listeners.peers.listener import PeerListener
 from semel.broker.listeners.tls import Certificates, certificates_of, own_certificates
 from semel.broker.log.config import LogConfig
-from semel.broker.logs.data_folder import META_FILE
+from semel.broker.log_duties import LogDuties
 from semel.broker.logs.manager import LogManager
 from semel.broker.logs.partition import Partition
 from semel.broker.logs.replication_quota import ReplicationQuota, ReplicationQuotas
@@ -58,16 +57,21 @@ from semel.broker.metadata.changes import (
     METADATA_VERSION,
     BrokerRegistered,
     Change,
-    ClusterCreated,
     Endpoint,
-    MetadataCorruptError,
 )
 from semel.broker.metadata.image import ALL_NODES_ID, MetadataImage, TopicImage
 from semel.broker.metadata.metadata import Metadata
 from semel.broker.metadata.runs import NodeDeposedError
-from semel.broker.metadata.store import METADATA_FILE, MetadataStore, NotControllerError, misplaced_file, sqlite_url
+from semel.broker.metadata.store import MetadataStore
 from semel.broker.metadata_follower import MetadataFollower
 from semel.broker.metadata_history import MetadataHistory
+from semel.broker.metadata_opening import (
+    check_directory_is_not_lost,
+    check_metadata_file,
+    create_cluster,
+    make_metadata,
+    open_metadata,
+)
 from semel.broker.metrics.setup import NodeMetrics, metrics_callers
 from semel.broker.open_files import open_files_limit, warn_of_few_open_files
 from semel.broker.peers.encryption import PeerEncryption
@@ -96,12 +100,10 @@ from semel.broker.users.tokens import Tokens, tokens_of
 from semel.broker.users.users import Users, follow_cluster, users_of
 from semel.group_coordinator.coordinator import GroupCoordinator
 from semel.protocol.compiled import warn_if_interpreted
-from semel.protocol.errors import ErrorCode, SemelError
-from semel.protocol.ids import TopicId, TopicPartition, format_topic_id, new_topic_id
+from semel.protocol.errors import SemelError
+from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.randomness import new_token
 from semel.protocol.schemes import speaks_tls, without_scheme
-from semel.protocol.time_units import DAY_MS
-from semel.protocol.wording import counted
 from semel.runtime.clock import Clock, SystemClock
 from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.read_barrier import ONE_NODE
@@ -114,10 +116,7 @@ _log = logging.getLogger("semel.node")
 LOADING_PATIENCE_S: Final = 30.0
 """So long the listeners wait for coordinators to read their logs; after it, clients retry."""
 
-_NAMED_MAX: Final = 10
 _PROGRESS_EVERY_S: Final = 2.0
-_WATCH_EVERY_S: Final = 1.0
-_BRING_BACK_EVERY_S: Final = 0.5
 _QUICK_CALLS_S: Final = 1.0
 """Calls that wait for nobody are over by then, when the node stops."""
 
@@ -549,8 +548,11 @@ class Node:
             self._begin_duty("look after the replicas", self._replicas.run())
             self._begin_duty("watch the other nodes", self._cluster.run())
         self._begin_duty("maintain the logs", self.logs.maintenance.run())
-        self._begin_duty("watch the logs", self._watch_logs())
-        self._begin_duty("bring offline partitions back", self._bring_back())
+        assert self._coordinators is not None
+        assert self._follower is not None
+        duties = LogDuties(self.logs, self.metadata, self._coordinators, self._follower, clients, self._fail)
+        self._begin_duty("watch the logs", duties.watch())
+        self._begin_duty("bring offline partitions back", duties.bring_back())
         self._begin_duty("remove delegation tokens that have expired", remove_expired(self))
         self.is_serving = True
 
@@ -593,57 +595,26 @@ class Node:
         config = self.config
         in_folder = self._metadata_is_in_folder
         if in_folder:
-            self._check_metadata_files()
-        url = sqlite_url(f"{self.data_dir}/{METADATA_FILE}") if in_folder else config.metadata_url
-        # In the folder, the folder's lock says that nobody else can hold the lease, so it needs no renewals that keep
-        # the disk awake. Elsewhere the name must tell two nodes apart that were given the same number by mistake, and
-        # be the same again after a crash.
-        holder = (
-            f"node {config.node_id}"
-            if in_folder
-            else f"node {config.node_id} on {socket.gethostname()}:{self.data_dir}"
-        )
-        store = self._metadata_store or MetadataStore(url, timeout_ms=config.metadata_timeout_ms)
-        self._metadata = Metadata(
-            store,
+            check_metadata_file(self.data_dir)
+        metadata = self._metadata = make_metadata(
+            config,
+            self.data_dir,
             self.clock,
-            holder=holder[:255],
-            lease_ms=DAY_MS if in_folder else config.controller_lease_ms,
-            snapshot_changes=config.metadata_snapshot_changes,
-            is_shared=store.is_shared and not in_folder,
-            heartbeat_ms=config.broker_heartbeat_interval_ms if self.is_clustered else None,
-            away_ms=_silence_of_all_ms(config) if self.is_clustered else None,
+            self._metadata_store,
+            in_folder=in_folder,
+            is_clustered=self.is_clustered,
             on_went_back=self._metadata_went_back,
             on_deposed=self._deposed,
         )
-        self._authorizer = Authorizer(config, self._metadata, self.audit)
-        self._client_quotas = ClientQuotas(config, self._metadata, self.clock)
-        try:
-            await self._metadata.open()
-            if not self.is_clustered:
-                await self._wait_until_alone(self._metadata)
-        except MetadataCorruptError as error:
-            raise NodeStartError(
-                f"the metadata in {self.metadata.location} is damaged: {error}. Restore it from a backup, and start "
-                "the node again; `semel log verify` says what of the data directory can be read",
-                StartFailure.METADATA,
-            ) from error
-        if not self._metadata.image.cluster_id:
-            await self._create_cluster()
-        follow_cluster(self.config, self._users, self._metadata, self.clock)
-        await self._history.check(self._metadata)
-        self._configure(self._metadata.image)
+        self._authorizer = Authorizer(config, metadata, self.audit)
+        self._client_quotas = ClientQuotas(config, metadata, self.clock)
+        await open_metadata(metadata, None if self.is_clustered else config.node_id)
+        if not metadata.image.cluster_id:
+            await create_cluster(metadata, self._storage, self.data_dir)
+        follow_cluster(self.config, self._users, metadata, self.clock)
+        await self._history.check(metadata)
+        self._configure(metadata.image)
         self._client_quotas.update()
-
-    async def _wait_until_alone(self, metadata: Metadata) -> None:
-        try:
-            await metadata.wait_until_alone(self.config.node_id)
-        except NotControllerError as error:
-            raise NodeStartError(
-                f"{error.message}. This node has no peer.listen, so it has to be alone on {metadata.location}: stop "
-                "the other one, or set peer.listen and cluster.secret.file on every node that is to share it",
-                StartFailure.METADATA,
-            ) from error
 
     @property
     def is_clustered(self) -> bool:
@@ -671,62 +642,16 @@ class Node:
     def _deposed(self, error: NodeDeposedError) -> None:
         self._fail(error)
 
-    def _check_metadata_files(self) -> None:
-        misplaced = misplaced_file(self.data_dir)
-        if misplaced is not None:
-            path, kind = misplaced
-            raise NodeStartError(
-                f"{path} is {kind}, and a file belongs there. Move it away; if {METADATA_FILE} is not elsewhere, "
-                "restore it from a backup. Then start the node again",
-                StartFailure.METADATA,
-            )
-
-    async def _create_cluster(self) -> None:
-        """Without this check, the data of a lost database would be taken for leftovers."""
-        if self._storage.exists(f"{self.data_dir}/{META_FILE}"):
-            raise NodeStartError(
-                f"the metadata in {self.metadata.location} is empty, but {self.data_dir} holds a node's logs: restore "
-                "the metadata from a backup, correct metadata.url, or give this node a new directory",
-                StartFailure.METADATA,
-            )
-        cluster_id = format_topic_id(new_topic_id())
-        await self.metadata.change(lambda image: [] if image.cluster_id else [ClusterCreated(cluster_id)])
-
-    def _check_folder_is_not_lost(self) -> None:
-        """An empty folder, where the metadata outlived it, must not be filled as if nothing had been there (D1, D3)."""
-        image, node_id = self.metadata.image, self.config.node_id
-        held = [
-            TopicPartition(topic.name, number)
-            for topic in image.topics.values()
-            for number, state in enumerate(topic.partitions)
-            if state.replicas == (node_id,) or (node_id in state.replicas and not self.is_clustered)
-        ]
-        if (
-            node_id not in image.brokers
-            or not held
-            or self._storage.exists(f"{self.data_dir}/{META_FILE}")
-            or any(self._storage.exists(f"{self.data_dir}/{tp}") for tp in held)
-        ):
-            return
-        named = f"{', '.join(map(str, held[:_NAMED_MAX]))}{', ...' if len(held) > _NAMED_MAX else ''}"
-        if self._accept_data_loss:
-            _log.warning(
-                "the data directory %s is empty, and as --accept-data-loss says, what this node held is given up: %s",
-                self.data_dir, named,
-            )  # fmt: skip
-            return
-        raise NodeStartError(
-            f"the data directory {self.data_dir} is empty, but the metadata in {self.metadata.location} says that node "
-            f"{node_id} holds {counted(len(held), 'partition')}: {named}. Mount or restore the directory, or correct "
-            "data.dir or metadata.url; or give this node a new node.id; or, if the records are gone for good, start it "
-            "once with --accept-data-loss, which makes the partitions again, empty",
-            StartFailure.DATA_FOLDER,
-            ErrorCode.KAFKA_STORAGE_ERROR,
-        )
-
     def _open_logs(self) -> None:
-        self._check_folder_is_not_lost()
         config, image = self.config, self.metadata.image
+        check_directory_is_not_lost(
+            self.metadata,
+            config.node_id,
+            self._storage,
+            self.data_dir,
+            is_clustered=self.is_clustered,
+            accept_data_loss=self._accept_data_loss,
+        )
         self._logs = LogManager(
             self._storage,
             self.data_dir,
@@ -894,39 +819,9 @@ class Node:
             _log.exception("the background task %r failed", what)
             self._fail(SemelError(f"the background task {what!r} failed: {'; '.join(causes_of(error))}"))
 
-    async def _watch_logs(self) -> None:
-        """A log that goes offline has lost its disk, which all logs of the node share, or its directory alone."""
-        while True:
-            await asyncio.sleep(_WATCH_EVERY_S)
-            if self._offline_partition() is None:
-                continue
-            with suppress(OSError):
-                await self.logs.maintenance.take_vanished_offline()
-            offline = self._offline_partition()
-            if offline is not None and offline.offline_error is not None:
-                self._fail(offline.offline_error)
-
-    def _offline_partition(self) -> Partition | None:
-        """Return a partition that failed while it was open."""
-        return next((one for one in self.logs.partitions() if one.offline_error is not None), None)
-
     def _log_is_gone(self, partition: Partition) -> None:
         if self._coordinators is not None and self.is_serving:
             self._coordinators.log_is_gone(partition)
-
-    async def _bring_back(self) -> None:
-        """Partitions that could not be made or opened come back once the disk does, coordinators' among them."""
-        assert self._coordinators is not None
-        while True:
-            if self._clients is not None:
-                await self._clients.tell_health_of_partitions(all_online=not len(self.logs.offline))
-            await asyncio.sleep(_BRING_BACK_EVERY_S)
-            back = await self.logs.bring_back()
-            for partition in back:
-                if partition.leader is not None:
-                    self._coordinators.log_is_back(partition)
-            if back and self._follower is not None:
-                await self._follower.take_parts([partition.tp for partition in back], self.metadata.image)
 
     async def stop(self, *, grace_ms: int | None = None) -> None:
         """Take no new requests, finish those in flight within the grace time, flush, and leave a clean folder.
@@ -1015,9 +910,3 @@ class _Progress:
         if self._clock.monotonic() >= self._next:
             self._next = self._clock.monotonic() + _PROGRESS_EVERY_S
             _log.info("opened %d of %d logs, the last one %s", done, total, tp)
-
-
-def _silence_of_all_ms(config: NodeConfig) -> int:
-    """Return after how long without an answer from the database nobody can have been heard of, so nobody is dead."""
-    session_ms = config.broker_session_timeout_ms
-    return max(session_ms - 2 * config.broker_heartbeat_interval_ms, session_ms // 2)

@@ -370,6 +370,10 @@ def _fail_for(outcomes: Mapping[TopicPartition, SemelError | None]) -> None:
     refused = [(tp, error) for tp, error in rows_of(outcomes) if error is not None]
     if not refused:
         return
-    for _, error in refused[:_NAMED_MAX]:
-        fail(error.message, ExitCode.REFUSED)
+    alike: dict[str, list[SemelError]] = {}
+    for tp, error in refused:
+        alike.setdefault(error.message.replace(str(tp), ""), []).append(error)
+    for errors in list(alike.values())[:_NAMED_MAX]:
+        others = f"; the same of {counted(len(errors) - 1, 'other partition')}" if len(errors) > 1 else ""
+        fail(f"{errors[0].message}{others}", ExitCode.REFUSED)
     raise fail(f"{counted(len(refused), 'partition')} of {len(outcomes)} refused", ExitCode.REFUSED)

@@ -76,6 +76,21 @@ def test_what_could_not_be_elected_is_not_called_led(monkeypatch: pytest.MonkeyP
     assert "node 2 is not alive" in shown.stderr
 
 
+def test_partitions_that_are_refused_for_the_same_reason_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(number: int, why: str = "is not alive") -> SemelError:
+        return FatalError(
+            f"node 2, the preferred leader of t-{number}, {why}", ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        )
+
+    shown = elect(monkeypatch, [*map(away, range(12)), away(12, "is not in sync")])
+    assert shown.exit_code == ExitCode.REFUSED
+    assert shown.stderr.splitlines() == [
+        "semel: node 2, the preferred leader of t-0, is not alive; the same of 11 other partitions",
+        "semel: node 2, the preferred leader of t-12, is not in sync",
+        "semel: 13 partitions of 13 refused",
+    ]
+
+
 @pytest.mark.parametrize("command", ["elect", "cancel"])
 @pytest.mark.parametrize(
     ("arguments", "said"),
