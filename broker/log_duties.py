@@ -14,6 +14,7 @@ from semel.broker.logs.partition import Partition
 from semel.broker.metadata.metadata import Metadata
 from semel.broker.metadata_follower import MetadataFollower
 from semel.protocol.errors import SemelError
+from semel.protocol.ids import NO_LEADER, TopicPartition
 
 _WATCH_EVERY_S: Final = 1.0
 _BRING_BACK_EVERY_S: Final = 0.5
@@ -29,6 +30,7 @@ class LogDuties:
         coordinators: Coordinators,
         follower: MetadataFollower,
         clients: ClientListeners,
+        node_id: int,
         fail: Callable[[SemelError], None],
     ) -> None:
         self._logs = logs
@@ -36,12 +38,15 @@ class LogDuties:
         self._coordinators = coordinators
         self._follower = follower
         self._clients = clients
+        self._node_id = node_id
         self._fail = fail
 
     async def watch(self) -> None:
         """A log that goes offline has lost its disk, which all logs of the node share, or its directory alone."""
         while True:
             await asyncio.sleep(_WATCH_EVERY_S)
+            if self._logs.last_unclean.damaged:
+                await self._logs.damage_repaired(self._repaired())
             if self._offline_partition() is None:
                 continue
             with suppress(OSError):
@@ -49,6 +54,19 @@ class LogDuties:
             offline = self._offline_partition()
             if offline is not None and offline.offline_error is not None:
                 self._fail(offline.offline_error)
+
+    def _repaired(self) -> list[TopicPartition]:
+        """Return the partitions that were found damaged and are in sync with a leader on another node.
+
+        A registration takes replicas that are damaged out of sync, so whoever is in sync after it has fetched all.
+        """
+        damaged, image = self._logs.last_unclean.damaged, self._metadata.image
+        repaired: list[TopicPartition] = []
+        for partition in self._logs.partitions():
+            state = image.partition(partition.tp) if str(partition.tp) in damaged else None
+            if state is not None and self._node_id in state.isr and state.leader not in (NO_LEADER, self._node_id):
+                repaired.append(partition.tp)
+        return repaired
 
     def _offline_partition(self) -> Partition | None:
         """Return a partition that failed while it was open."""

@@ -18,6 +18,7 @@ from semel.broker.metadata.changes import ClusterCreated, MetadataCorruptError
 from semel.broker.metadata.metadata import Metadata
 from semel.broker.metadata.runs import NodeDeposedError
 from semel.broker.metadata.store import METADATA_FILE, MetadataStore, NotControllerError, misplaced_file, sqlite_url
+from semel.broker.metadata_moving import MOVED_FILE
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition, format_topic_id, new_topic_id
@@ -32,8 +33,9 @@ _NAMED_MAX: Final = 10
 _HOLDER_CHARS_MAX: Final = 255
 
 
-def check_metadata_file(data_dir: str) -> None:
-    """Raise `NodeStartError` where something else than a file is in the place of the metadata's file."""
+def check_metadata_file(storage: Storage, data_dir: str) -> None:
+    """Raise `NodeStartError` where there is something else than a file in the place of the metadata's file, or nothing
+    beside a node's logs. A node that was refused leaves no empty file there."""
     misplaced = misplaced_file(data_dir)
     if misplaced is not None:
         path, kind = misplaced
@@ -42,6 +44,24 @@ def check_metadata_file(data_dir: str) -> None:
             "restore it from a backup. Then start the node again",
             StartFailure.METADATA,
         )
+    if not storage.exists(f"{data_dir}/{METADATA_FILE}"):
+        _check_is_new(sqlite_url(f"{data_dir}/{METADATA_FILE}"), storage, data_dir)
+
+
+def _check_is_new(location: str, storage: Storage, data_dir: str) -> None:
+    """Raise `NodeStartError` where a directory has a node's logs and the metadata has nothing."""
+    if not storage.exists(f"{data_dir}/{META_FILE}"):
+        return
+    if storage.exists(f"{data_dir}/{MOVED_FILE}"):
+        cure = (
+            f"`semel metadata move` has moved it to a database, and {MOVED_FILE} is only what it left: start the node "
+            "with that database as metadata.url, and with peer.listen and cluster.secret.file as docs/cluster.md says"
+        )
+    else:
+        cure = "restore the metadata from a backup, correct metadata.url, or give this node a new directory"
+    raise NodeStartError(
+        f"the metadata in {location} is empty, but {data_dir} holds a node's logs: {cure}", StartFailure.METADATA
+    )
 
 
 def make_metadata(
@@ -114,12 +134,7 @@ async def open_metadata(metadata: Metadata, alone_as: int | None) -> None:
 async def create_cluster(metadata: Metadata, storage: Storage, data_dir: str) -> None:
     """Give empty metadata a cluster id. Raises `NodeStartError` where the directory has a node's logs: they would be
     taken for leftovers."""
-    if storage.exists(f"{data_dir}/{META_FILE}"):
-        raise NodeStartError(
-            f"the metadata in {metadata.location} is empty, but {data_dir} holds a node's logs: restore "
-            "the metadata from a backup, correct metadata.url, or give this node a new directory",
-            StartFailure.METADATA,
-        )
+    _check_is_new(metadata.location, storage, data_dir)
     cluster_id = format_topic_id(new_topic_id())
     await metadata.change(lambda image: [] if image.cluster_id else [ClusterCreated(cluster_id)])
 

@@ -550,7 +550,9 @@ class Node:
         self._begin_duty("maintain the logs", self.logs.maintenance.run())
         assert self._coordinators is not None
         assert self._follower is not None
-        duties = LogDuties(self.logs, self.metadata, self._coordinators, self._follower, clients, self._fail)
+        duties = LogDuties(
+            self.logs, self.metadata, self._coordinators, self._follower, clients, self.config.node_id, self._fail
+        )
         self._begin_duty("watch the logs", duties.watch())
         self._begin_duty("bring offline partitions back", duties.bring_back())
         self._begin_duty("remove delegation tokens that have expired", remove_expired(self))
@@ -595,7 +597,7 @@ class Node:
         config = self.config
         in_folder = self._metadata_is_in_folder
         if in_folder:
-            check_metadata_file(self.data_dir)
+            check_metadata_file(self._storage, self.data_dir)
         metadata = self._metadata = make_metadata(
             config,
             self.data_dir,

@@ -192,10 +192,22 @@ def make_shared_files(nodes: Sequence[LocalNode]) -> None:
 class LocalCluster:
     """Runs the nodes until it gets a signal to stop."""
 
-    def __init__(self, nodes: Sequence[LocalNode], arguments: Sequence[str], ready: Callable[[int, str], None]) -> None:
-        """arguments: what all nodes are given besides their own settings; ready: is called with each ready line"""
+    def __init__(
+        self,
+        nodes: Sequence[LocalNode],
+        arguments: Sequence[str],
+        ready: Callable[[int, str], None],
+        *,
+        once: Sequence[str] = (),
+    ) -> None:
+        """
+        arguments: what all nodes are given besides their own settings
+        ready:     is called with each ready line
+        once:      what they are given at their first start alone, and not when they are started again
+        """
         self._nodes = nodes
         self._arguments = list(arguments)
+        self._once = list(once)
         self._ready = ready
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._were_ready: set[int] = set()
@@ -237,6 +249,11 @@ class LocalCluster:
                 return
             if node.node_id not in self._were_ready:
                 # It says itself what is wrong; another try would say the same.
+                if code == ServeExit.METADATA and not self._failure:
+                    _log.error(
+                        "with --nodes, --accept-metadata-loss is for all of them: where the message of a node asks for "
+                        "it, add it to this command, for one start"
+                    )
                 self._failure = code if code > 0 else 1
                 self._stops.set()
                 return
@@ -264,9 +281,9 @@ class LocalCluster:
 
     async def _run(self, node: LocalNode) -> int:
         # One that was ready is in the metadata. If it was removed while it was not running, it does not join again.
-        no_join = ["--no-join"] if node.node_id in self._were_ready else []
+        more = ["--no-join"] if node.node_id in self._were_ready else self._once
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "semel.cli", "serve", *self._arguments, *node.arguments(), *no_join,
+            sys.executable, "-P", "-m", "semel.cli", "serve", *self._arguments, *node.arguments(), *more,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -121,7 +121,7 @@ def move(
                 print(f"replicas are being moved, so the throttle stays: see `{remove_command}`", file=sys.stderr)
             _fail_for(outcomes)
             print(f"{counted(len(there), 'move')} begun: `{command_here(moves_command, bootstrap)}` shows them")
-            if rate is not None:
+            if throttling is not None and throttling.is_set:
                 remove_command = command_here(f"{moves_command} --remove-throttle", bootstrap)
                 print(f"when they are complete, `{remove_command}` takes the throttle away")
             return

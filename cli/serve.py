@@ -9,6 +9,7 @@ import asyncio
 import gc
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -162,7 +163,7 @@ AcceptMetadataLoss = Annotated[
         "--accept-metadata-loss",
         help="Start although the metadata's database lacks changes that this node has applied: it was restored from an "
         "older copy, or a fail-over lost its last changes. Directories of partitions that it does not know are set "
-        "aside. For one start, after the changes were lost for good.",
+        "aside. For one start, after the changes were lost for good. With --nodes it is for all of them.",
     ),
 ]
 Nodes = Annotated[
@@ -252,10 +253,10 @@ def serve(
         return
     guard = configure_logging(loaded.config.log_format, loaded.config.log_level)
     if nodes != 1:
-        if accept_data_loss or lost or accept_metadata_loss:
-            raise _fail("--accept-... are for one node: start it alone, with its own --set node.id, data.dir and "
-                        "metadata.url", ServeExit.CONFIGURATION)  # fmt: skip
-        _end_with(_serve_cluster(loaded, nodes, config, log_format, assignments or ()))
+        if accept_data_loss or lost:
+            raise _fail(_how_to_accept_loss(loaded, nodes), ServeExit.CONFIGURATION)
+        once = ["--accept-metadata-loss"] if accept_metadata_loss else []
+        _end_with(_serve_cluster(loaded, nodes, config, log_format, assignments or (), once))
     if is_cluster_folder(loaded.config.data_dir):
         raise _fail(f"{loaded.config.data_dir} has the nodes of a cluster on this machine: start it with --nodes and "
                     "their number, as before, or give this node another --data-dir", ServeExit.DATA_FOLDER)  # fmt: skip
@@ -273,10 +274,29 @@ def serve(
     _end_with(code)
 
 
+def _how_to_accept_loss(loaded: LoadedConfig, count: int) -> str:
+    """Return what to do with options that are for one of several nodes."""
+    from semel.cli.local_cluster import plan_nodes
+
+    try:
+        last = plan_nodes(loaded, count)[-1]
+    except ConfigError as error:
+        return error.message
+    return (
+        "--accept-data-loss and --accept-loss-of are for one node: start it alone with its own settings, once, then "
+        f"all of them again. For node {last.node_id}: `semel serve {shlex.join(last.arguments())} --accept-data-loss`"
+    )
+
+
 def _serve_cluster(
-    loaded: LoadedConfig, count: int, config: Path | None, log_format: str | None, assignments: Sequence[str]
+    loaded: LoadedConfig,
+    count: int,
+    config: Path | None,
+    log_format: str | None,
+    assignments: Sequence[str],
+    once: Sequence[str],
 ) -> int:
-    """Run several nodes on this machine. Returns the exit code."""
+    """Run several nodes on this machine. `once`: options of their first start. Returns the exit code."""
     from semel.cli.local_cluster import LocalCluster, make_shared_files, plan_nodes
 
     try:
@@ -294,7 +314,9 @@ def _serve_cluster(
             arguments += ["--set", text]
 
     async def run() -> int:
-        cluster = LocalCluster(nodes, arguments, lambda node, line: print(f"ready: node {node} {line}", flush=True))
+        cluster = LocalCluster(
+            nodes, arguments, lambda node, line: print(f"ready: node {node} {line}", flush=True), once=once
+        )
         stop = _stop_on_signals()
         stop.add_done_callback(lambda _: cluster.stop())
         return await cluster.run()

@@ -75,7 +75,7 @@ newer copy. If they are gone for good, start the node once with `semel serve --d
 not know are not deleted but renamed to `TOPIC-N.ID-stray`; `semel log dump` reads what is in them, and you may delete
 them. Topics that were deleted meanwhile are there again, empty. Leader epochs and producer ids continue far behind all
 that the lost changes can have given. With several nodes, [start each of them so](cluster.md#postgresql-is-away): the
-replicas that have most lead then.
+replicas that have most lead then. With `semel serve --nodes`, add the option to the same command: it is for all nodes.
 
 To lose nothing in a fail-over, let PostgreSQL replicate synchronously (`synchronous_standby_names`, with
 `synchronous_commit = on`).

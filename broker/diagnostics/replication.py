@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 from semel.broker.controller.membership import cordoned_nodes, min_isr_of, partitions_of
+from semel.broker.controller.metadata_loss import waits_for_ends
 from semel.broker.handlers.topics.rules import internal_topic
 from semel.broker.log.throttled_replicas import THROTTLED_REPLICAS
 from semel.broker.logs.leader_state import NOT_HEARD
@@ -59,6 +60,7 @@ async def replication_facts(node: Services, most: int) -> tuple[list[Replication
                 state.last_known_elr,
                 min(min_isr_of(topic, node.config.min_insync_replicas), state.replication_factor),
                 _missing(node, TopicPartition(topic.name, number)),
+                waits_for_ends(state),
             )
         )
     found.sort(key=lambda one: (one.leader != NO_LEADER, len(one.isr) - one.min_insync_replicas, one.partition))

@@ -79,7 +79,8 @@ def print_report(report: Report) -> None:
         print(f"{severity.value:8} {path}: {count} more of this kind ({check.value})")
     speed = report.size_bytes / max(report.seconds, 1e-9) / 1e6
     errors, warnings = (report.findings.count(one) for one in (Severity.ERROR, Severity.WARNING))
-    verdict = "ok" if report.is_whole else f"damaged: {counted(errors, 'error')}, {counted(warnings, 'warning')}"
+    found = ", ".join(counted(count, what) for count, what in ((errors, "error"), (warnings, "warning")) if count)
+    verdict = "ok" if report.is_whole else f"damaged: {found}" if errors else f"no record is lost: {found}"
     print(f"{verdict} ({report.seconds:.1f} s, {speed:,.0f} MB/s)")
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
 from semel.broker.logs.journal_replay import RecoveryReport
@@ -16,7 +17,7 @@ from semel.runtime.storage import Storage, read_whole, write_whole
 _log = logging.getLogger("semel.logs")
 
 NOTE_FILE: Final = "last-recovery.json"
-_BYTES_MAX: Final = 64 << 10
+_BYTES_MAX: Final = 16 << 20
 _DAMAGED_LOGS_TOLD_MAX: Final = 10
 
 
@@ -25,13 +26,22 @@ class RecoveryNote:
     """`at_ms`: when; -1 where there was none. `found`: what recovery says it found.
 
     `damage` is of the last start, after whatever stop, that found records lost or unreadable that had been synced, and
-    `damaged_ms` when that was. Later starts do not find it again, so it stays until somebody removes the file.
+    `damaged_ms` when that was. `damaged` are its partitions, of each what was found. Later starts do not find it again,
+    so it stays until the partitions are repaired (`without`), or somebody removes the file.
     """
 
     at_ms: int = -1
     found: str = ""
     damaged_ms: int = -1
     damage: str = ""
+    damaged: Mapping[str, str] = field(default_factory=dict)
+
+    def without(self, partitions: Collection[str]) -> RecoveryNote:
+        """Return the note after these partitions were repaired."""
+        left = {name: told for name, told in self.damaged.items() if name not in partitions}
+        if len(left) == len(self.damaged):
+            return self
+        return replace(self, damaged=left, damage=_told(left), damaged_ms=self.damaged_ms if left else -1)
 
 
 def update_note(storage: Storage, path: str, report: RecoveryReport, now_ms: int) -> RecoveryNote:
@@ -43,25 +53,37 @@ def update_note(storage: Storage, path: str, report: RecoveryReport, now_ms: int
     if not report.clean and (report.partitions or report.journal_entries):
         note = replace(note, at_ms=now_ms, found=str(report))
     if report.damage:
-        note = replace(note, damaged_ms=now_ms, damage=_told(report.damage))
+        # What is said of a log begins with its name.
+        damaged = {told.partition(": ")[0]: told for told in report.damage}
+        note = replace(note, damaged_ms=now_ms, damage=_told(damaged), damaged=damaged)
     if note != before:
-        try:
-            write_whole(storage, path, json.dumps(asdict(note)).encode())
-        except OSError as error:
-            _log.warning("could not write %s: %s", path, error)
+        write_note(storage, path, note)
     return note
 
 
-def _told(damage: tuple[str, ...]) -> str:
-    more = len(damage) - _DAMAGED_LOGS_TOLD_MAX
-    return "; ".join(damage[:_DAMAGED_LOGS_TOLD_MAX]) + (f"; and {more} more partitions" if more > 0 else "")
+def write_note(storage: Storage, path: str, note: RecoveryNote) -> None:
+    """Write it, as a whole. Never fails, as above."""
+    try:
+        write_whole(storage, path, json.dumps(asdict(note)).encode())
+    except OSError as error:
+        _log.warning("could not write %s: %s", path, error)
+
+
+def _told(damaged: Mapping[str, str]) -> str:
+    more = len(damaged) - _DAMAGED_LOGS_TOLD_MAX
+    some = list(damaged.values())[:_DAMAGED_LOGS_TOLD_MAX]
+    return "; ".join(some) + (f"; and {more} more partitions" if more > 0 else "")
 
 
 def _read_note(storage: Storage, path: str) -> RecoveryNote:
     try:
         found = json.loads(read_whole(storage, path, size_bytes_max=_BYTES_MAX))
         return RecoveryNote(
-            int(found["at_ms"]), str(found["found"]), int(found.get("damaged_ms", -1)), str(found.get("damage", ""))
+            int(found["at_ms"]),
+            str(found["found"]),
+            int(found.get("damaged_ms", -1)),
+            str(found.get("damage", "")),
+            {str(name): str(told) for name, told in dict(found.get("damaged", {})).items()},
         )
     except FileNotFoundError:
         return RecoveryNote()

@@ -32,7 +32,7 @@ from semel.broker.logs.disk_space import DiskSpace
 from semel.broker.logs.disk_thread import DiskThread
 from semel.broker.logs.journal_replay import RecoveryReport, damage_of, replay_journal
 from semel.broker.logs.known_partitions import PartitionKey
-from semel.broker.logs.last_recovery import NOTE_FILE, RecoveryNote, update_note
+from semel.broker.logs.last_recovery import NOTE_FILE, RecoveryNote, update_note, write_note
 from semel.broker.logs.leader_state import LeaderState
 from semel.broker.logs.maintenance import LogMaintenance
 from semel.broker.logs.offline import OfflineKind, OfflineLog, OfflineLogs, message_of
@@ -324,6 +324,14 @@ class LogManager:
     def synced(self) -> Mapping[TopicPartition, int]:
         """Up to where each log was on the disk when the start found it, by what is noted of it and where it was cut."""
         return self._opener.synced
+
+    async def damage_repaired(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget what starts found damaged in these partitions: their leaders have given all of it back."""
+        note = self.last_unclean.without([str(tp) for tp in partitions])
+        if note is not self.last_unclean:
+            self.last_unclean = note
+            await self._thread.run(write_note, self._storage, self.folder.file(NOTE_FILE), note)
+            _log.info("%s: complete again, what a start found lost is there", ", ".join(map(str, partitions)))
 
     def partition(self, tp: TopicPartition) -> Partition | None:
         return self._partitions.get(tp)

@@ -312,6 +312,7 @@ class ReplicationFacts:
     elr:            replicas out of `isr` that have every committed record all the same (KIP-966)
     last_known_elr: replicas that had them, until they restarted without their last records
     missing:        where the node that tells leads it: the replicas that are not in sync
+    waits_for_replicas: whether it is led once it is known which replica has most, since the metadata was lost
     """
 
     partition: TopicPartition
@@ -322,6 +323,7 @@ class ReplicationFacts:
     last_known_elr: tuple[int, ...] = ()
     min_insync_replicas: int = 1
     missing: tuple[ReplicaFacts, ...] = ()
+    waits_for_replicas: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ class NodeFacts(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., is_fenced: bool = ..., is_stopping: bool = ..., leads: _Optional[int] = ..., is_cordoned: bool = ..., is_full: bool = ...) -> None: ...
 
 class ReplicationFacts(_message.Message):
-    __slots__ = ("partition", "leader", "replicas", "isr", "elr", "last_known_elr", "min_insync_replicas", "missing")
+    __slots__ = ("partition", "leader", "replicas", "isr", "elr", "last_known_elr", "min_insync_replicas", "missing", "waits_for_replicas")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +129,7 @@ class ReplicationFacts(_message.Message):
     LAST_KNOWN_ELR_FIELD_NUMBER: _ClassVar[int]
     MIN_INSYNC_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     partition: _common_pb2.TopicPartition
     leader: int
     replicas: _containers.RepeatedScalarFieldContainer[int]
@@ -137,7 +138,8 @@ class ReplicationFacts(_message.Message):
     last_known_elr: _containers.RepeatedScalarFieldContainer[int]
     min_insync_replicas: int
     missing: _containers.RepeatedCompositeFieldContainer[ReplicaFacts]
-    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., leader: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., last_known_elr: _Optional[_Iterable[int]] = ..., min_insync_replicas: _Optional[int] = ..., missing: _Optional[_Iterable[_Union[ReplicaFacts, _Mapping]]] = ...) -> None: ...
+    waits_for_replicas: bool
+    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., leader: _Optional[int] = ..., replicas: _Optional[_Iterable[int]] = ..., isr: _Optional[_Iterable[int]] = ..., elr: _Optional[_Iterable[int]] = ..., last_known_elr: _Optional[_Iterable[int]] = ..., min_insync_replicas: _Optional[int] = ..., missing: _Optional[_Iterable[_Union[ReplicaFacts, _Mapping]]] = ..., waits_for_replicas: bool = ...) -> None: ...
 
 class ReplicaFacts(_message.Message):
     __slots__ = ("node_id", "lacks")

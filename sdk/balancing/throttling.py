@@ -59,6 +59,11 @@ class MoveThrottle:
         self._topics: dict[str, Mapping[str, str]] = {}
         """The replicas that were throttled before."""
 
+    @property
+    def is_set(self) -> bool:
+        """Whether anything is throttled: moves that copy nothing need no throttle."""
+        return bool(self._nodes or self._topics)
+
     def cover(self, moves: Sequence[Move]) -> None:
         """Throttle these moves as well. Raises `SemelError`; what was set by then is for `end`, or `remove`."""
         under_way = {one.partition: one.adding for one in self._admin.reassignments()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from semel.protocol.api.diagnostics import (
@@ -99,8 +99,9 @@ def replication_findings(cluster: Cluster) -> Iterator[Finding]:
     if node is None:
         return
     without = [one for one in node.replication if one.leader == NO_LEADER]
+    away = set(cluster.unreachable) | fenced_nodes(cluster)
     for one in without[:_LEADERLESS_MAX]:
-        yield _leaderless(one, _unreadable(cluster, one))
+        yield _leaderless(one, _unreadable(cluster, one), away)
     more = len(without) - _LEADERLESS_MAX
     if more > 0:
         yield Finding(
@@ -136,9 +137,14 @@ def _unreadable(cluster: Cluster, one: ReplicationFacts) -> tuple[int, ...]:
     )
 
 
-def _leaderless(one: ReplicationFacts, unreadable: Sequence[int]) -> Finding:
+def _leaderless(one: ReplicationFacts, unreadable: Sequence[int], away: Collection[int]) -> Finding:
     complete = tuple(replica for replica in one.replicas if replica in one.isr or replica in one.elr)
-    if complete and len(one.replicas) == 1:
+    if one.waits_for_replicas:
+        absent = tuple(replica for replica in one.replicas if replica in away)
+        cure = "since the metadata was lost it is not known which of them has most records: "
+        cure += f"start {_nodes(absent, 'and')}" if absent else "they are being asked"
+        happens = "it is led as soon as enough of them have told, and nobody has to elect"
+    elif complete and len(one.replicas) == 1:
         cure = f"start {_nodes(complete, 'or')}, which has the only copy"
         happens = f"it is led again as soon as {_nodes(complete, 'or')} is back"
     elif complete:

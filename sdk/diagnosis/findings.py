@@ -247,7 +247,8 @@ _TABLE: Final = (
         "Start one of the nodes that are named, or let it read its disk again: the partition is led again at once, and "
         "nothing is lost. If all of them are gone for good, elect one of the other replicas: `semel partition elect "
         "--unclean`, or ElectLeaders with the type UNCLEAN of any Kafka admin client. Committed records that it lacks "
-        "are then lost, and transactions may be torn.",
+        "are then lost, and transactions may be torn. After a start with --accept-metadata-loss the partition waits "
+        "for its replicas to tell what they have: start all nodes first.",
     ),
     FindingKind(
         "partition-under-min-isr", _S.PARTITIONS,
@@ -326,9 +327,10 @@ _TABLE: Final = (
     FindingKind(
         "records-damaged", _S.DISK,
         "Bytes of a log changed after they had been synced (bits rotted, a file was cut or removed): readers do not "
-        "get these records. What had to be cut is beside the log, in files named .cut.",
-        "Stop the node and restore the partition's directory from a backup, or continue without the records; then "
-        "remove last-recovery.json from the data directory, with the node stopped. Check the disk.",
+        "get these records from this node. What had to be cut is beside the log, in files named .cut.",
+        "Check the disk. A replica gets the records from its leader, and this finding is gone when it is in sync. "
+        "Where no other node has them: stop the node and restore the partition's directory from a backup, or continue "
+        "without the records; then remove last-recovery.json from the data directory, with the node stopped.",
     ),
     FindingKind(
         "unclean-start", _S.DISK,

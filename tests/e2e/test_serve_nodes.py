@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -26,7 +27,7 @@ PROCESS = re.compile(r"node (?P<node>\d+) is process (?P<pid>\d+)")
 class Supervisor:
     """The command, its ready lines and what it logs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         settings = ("disk.min.free.bytes=0", "offsets.topic.num.partitions=2", "transaction.state.log.num.partitions=2")
         self.log = folder / "log"
         self._log = self.log.open("a")
@@ -46,6 +47,7 @@ class Supervisor:
                 ),
                 *("--kafka", "127.0.0.1:0", "--grpc", "127.0.0.1:0"),
                 *(word for setting in settings for word in ("--set", setting)),
+                *options,
             ],
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -85,8 +87,8 @@ class Supervisor:
 
 
 @contextmanager
-def supervisor(folder: Path) -> Iterator[Supervisor]:
-    started = Supervisor(folder)
+def supervisor(folder: Path, *options: str) -> Iterator[Supervisor]:
+    started = Supervisor(folder, *options)
     try:
         yield started
     finally:
@@ -181,3 +183,34 @@ def test_a_node_that_was_removed_is_not_started_again_and_the_others_continue(tm
                 assert [(node.node_id, node.is_cordoned) for node in admin.nodes()] == [
                     (1, False), (2, False), (3, False)
                 ]  # fmt: skip
+
+
+def test_lost_metadata_is_accepted_for_all_nodes_by_the_same_command(tmp_path: Path) -> None:
+    """The nodes said how one alone is started, and what they said was refused for a node of such a cluster."""
+    metadata = tmp_path / "nodes" / "metadata.sqlite"
+    with supervisor(tmp_path) as first:
+        addresses = first.until_ready(3)
+        with closing(sqlite3.connect(metadata)) as database, closing(sqlite3.connect(tmp_path / "older")) as older:
+            database.backup(older)
+        create(addresses)
+        assert first.end(signal.SIGTERM) == 0
+    for left in metadata.parent.glob("metadata.sqlite*"):
+        left.unlink()
+    (tmp_path / "older").rename(metadata)
+    with supervisor(tmp_path) as refused:
+        wait_for(lambda: refused.process.poll() is not None, "the end of the command")
+        assert refused.end(signal.SIGTERM) == 4
+    log = (tmp_path / "log").read_text()
+    assert "with --nodes, --accept-metadata-loss is for all of them" in log
+    with supervisor(tmp_path, "--accept-metadata-loss") as accepted:
+        addresses = accepted.until_ready(3)
+        killed = accepted.processes()[2]
+        os.kill(killed, signal.SIGKILL)
+        accepted.until_ready(4)
+        create(addresses)
+        assert accepted.end(signal.SIGTERM) == 0
+    assert "As --accept-metadata-loss says" in (tmp_path / "log").read_text()
+    set_aside = list(metadata.parent.glob("node-*/t-0.*-stray"))
+    assert len(set_aside) == 3, "the topic that the older metadata does not know, of which each node had a replica"
+    for directory in set_aside:
+        shutil.rmtree(directory)

@@ -70,6 +70,8 @@ def test_R1_D1_a_follower_gets_again_what_its_disk_had_lost(tmp_path: Path, how:
         await made.until(lambda: log_of(made, leader) == log_of(made, follower))
         assert log_of(made, follower).count(b"value-") == 6
         await made.until(lambda: not made.disks[follower].exists(f"/data/{UNREPORTED_FILE}"))
+        # The doctor says no more that records are lost, and the next start does not either.
+        await made.until(lambda: not made.nodes[follower].logs.last_unclean.damage)
         await made.produce(T0, b"more")
         await made.kill(leader)
         await made.until(lambda: made.leader(T0) is made.nodes[follower])
@@ -77,6 +79,26 @@ def test_R1_D1_a_follower_gets_again_what_its_disk_had_lost(tmp_path: Path, how:
         await made.stop(follower)
         await made.start(follower)
         assert made.nodes[follower].logs.unreported.is_clean
+        note = made.nodes[follower].logs.last_unclean
+        assert (note.damaged_ms, note.damage, note.damaged) == (-1, "", {})
+
+    run(tmp_path, test)
+
+
+def test_D1_what_the_only_replica_has_lost_is_told_until_somebody_sees_to_it(tmp_path: Path) -> None:
+    async def test(made: Cluster) -> None:
+        await create(made, 1, min_isr=1)
+        await made.produce(T0, b"value")
+        await made.stop(1)
+        damage(made, 1, "all is gone")
+        await made.start(1)
+        await made.until(lambda: made.leader(T0) is made.nodes[1])
+        assert made.nodes[1].logs.last_unclean.damage.startswith("t-0: ")
+        await asyncio.sleep(1.5)  # the node has looked meanwhile
+        assert made.nodes[1].logs.last_unclean.damage.startswith("t-0: ")
+        await made.stop(1)
+        await made.start(1)
+        assert made.nodes[1].logs.last_unclean.damage.startswith("t-0: ")
 
     run(tmp_path, test)
 

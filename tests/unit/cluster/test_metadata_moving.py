@@ -39,8 +39,11 @@ def test_the_node_continues_on_the_database_and_not_on_the_file(tmp_path: Path) 
         async with running_node(tmp_path, metadata_url=url) as node:
             assert node.metadata.image.topics == before.topics
             assert len(node.logs.partitions()) == 3
-        with pytest.raises(NodeStartError, match=r"is empty, but .* holds a node's logs"):
+        with pytest.raises(NodeStartError, match=r"is empty, but .* holds a node's logs: .*has moved it to a database"):
             await Node.start(NodeConfig(data_dir=str(tmp_path / "data")), listeners=())
+        assert not (tmp_path / "data" / METADATA_FILE).exists(), "a start that is refused makes no empty one"
+        with pytest.raises(UsageError, match="was moved before"):
+            move(tmp_path, url)
 
     asyncio.run(test())
 

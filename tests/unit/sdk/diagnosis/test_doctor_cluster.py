@@ -147,6 +147,16 @@ def test_a_partition_that_no_start_brings_back_says_which_replicas_may_lack_the_
     assert "lost" in found.kind.fix
 
 
+def test_a_partition_that_waits_for_its_replicas_after_lost_metadata_names_those_to_start() -> None:
+    """It was told to be elected by hand, which loses records: the node that had most was only not started yet."""
+    lost = replace(WHOLE, leader=NO_LEADER, isr=(), elr=(), last_known_elr=(), waits_for_replicas=True)
+    found = findings(three(replication=(lost,)), {1: "connection refused"})["partition-leaderless"]
+    assert "it is not known which of them has most records: start node 1" in found.what
+    assert "nobody has to elect" in found.happens
+    found = findings(three(replication=(lost,)))["partition-leaderless"]
+    assert found.what.endswith("they are being asked")
+
+
 def test_a_partition_whose_replicas_can_not_be_read_now_is_led_once_one_can_be() -> None:
     lost = replace(WHOLE, leader=NO_LEADER, isr=(), elr=(), last_known_elr=(2, 3))
     first, second, third = three(replication=(lost,))
