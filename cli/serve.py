@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
@@ -276,15 +277,19 @@ def serve(
 
 def _how_to_accept_loss(loaded: LoadedConfig, count: int) -> str:
     """Return what to do with options that are for one of several nodes."""
+    from sqlalchemy import make_url
+
     from semel.cli.local_cluster import plan_nodes
 
     try:
         last = plan_nodes(loaded, count)[-1]
     except ConfigError as error:
         return error.message
+    url = last.settings["metadata.url"]
+    shown = replace(last, settings={**last.settings, "metadata.url": make_url(url).render_as_string()})  # no password
     return (
-        "--accept-data-loss and --accept-loss-of are for one node: start it alone with its own settings, once, then "
-        f"all of them again. For node {last.node_id}: `semel serve {shlex.join(last.arguments())} --accept-data-loss`"
+        "--accept-data-loss and --accept-loss-of are for one node: start it alone once, then all of them again. For "
+        f"node {last.node_id}: `semel serve {shlex.join(shown.arguments())} --accept-data-loss`, and your own options"
     )
 
 

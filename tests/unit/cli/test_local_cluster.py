@@ -96,6 +96,20 @@ def test_one_node_is_not_started_on_the_directory_of_several(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["node-1"], "nothing was written"
 
 
+def test_the_loss_of_one_node_is_accepted_by_that_node_alone_and_its_command_is_shown(tmp_path: Path) -> None:
+    url = "postgresql+psycopg://semel:hunter2@127.0.0.1:1/semel"
+    command = [sys.executable, "-P", "-m", "semel.cli", "serve", "--nodes", "3", "--data-dir", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--metadata", url, "--accept-data-loss"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == ServeExit.CONFIGURATION
+    said = " ".join(done.stderr.split())
+    assert "are for one node" in said
+    assert f"--set node.id=3 --set data.dir={tmp_path}/node-3" in said
+    assert "hunter2" not in said
+    assert not list(tmp_path.iterdir())
+
+
 def test_listeners_with_names_are_looked_at_for_ports_that_meet() -> None:
     items = "internal=127.0.0.1:9392,external=127.0.0.1:9402?advertised=log1.example.com:19092"
     loaded = load_config(environment={}, flags=[("--kafka", "kafka.listeners", items)])
