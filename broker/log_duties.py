@@ -58,14 +58,13 @@ class LogDuties:
     def _repaired(self) -> list[TopicPartition]:
         """Return the partitions that were found damaged and are in sync with a leader on another node.
 
-        A registration takes replicas that are damaged out of sync, so whoever is in sync after it has fetched all.
+        A registration takes replicas that are damaged out of sync, so one that is in sync after it has fetched all.
         """
-        damaged, image = self._logs.last_unclean.damaged, self._metadata.image
         repaired: list[TopicPartition] = []
-        for partition in self._logs.partitions():
-            state = image.partition(partition.tp) if str(partition.tp) in damaged else None
+        for tp in self._logs.last_unclean.damaged:
+            state = self._metadata.image.partition(tp)
             if state is not None and self._node_id in state.isr and state.leader not in (NO_LEADER, self._node_id):
-                repaired.append(partition.tp)
+                repaired.append(tp)
         return repaired
 
     def _offline_partition(self) -> Partition | None:

@@ -1,7 +1,7 @@
 """The metadata at a node's start: made from the settings, opened, and looked at for what was lost or mixed up.
 
-Whoever starts a node with an empty directory or an empty database beside data of the other must not have it filled as
-if nothing had been there (D1, D3): each check says what to restore or to correct.
+An empty directory beside metadata, or empty metadata beside a directory with logs, must not be filled as if nothing had
+been there (D1, D3): each check says what to restore or to correct.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def report_fields(report: Report) -> dict[str, Any]:
     findings = report.findings
     return {
         "path": report.path,
-        "verdict": "ok" if report.is_whole else "damaged",
+        "verdict": _verdict(report),
         "node_id": report.node_id,
         "cluster_id": report.cluster_id,
         "running": report.is_running,
@@ -54,6 +54,13 @@ def _fields(finding: Finding) -> dict[str, Any]:
     }
 
 
+def _verdict(report: Report) -> str:
+    """Return the severity that counts: warnings alone mean that no record is lost."""
+    if report.is_whole:
+        return "ok"
+    return "damaged" if report.findings.count(Severity.ERROR) else "intact"
+
+
 def print_report(report: Report) -> None:
     """Print it: whose folder it is, each finding, and the verdict last."""
     if report.is_running:
@@ -80,8 +87,7 @@ def print_report(report: Report) -> None:
     speed = report.size_bytes / max(report.seconds, 1e-9) / 1e6
     errors, warnings = (report.findings.count(one) for one in (Severity.ERROR, Severity.WARNING))
     found = ", ".join(counted(count, what) for count, what in ((errors, "error"), (warnings, "warning")) if count)
-    verdict = "ok" if report.is_whole else f"damaged: {found}" if errors else f"no record is lost: {found}"
-    print(f"{verdict} ({report.seconds:.1f} s, {speed:,.0f} MB/s)")
+    print(f"{_verdict(report)}{': ' if found else ''}{found} ({report.seconds:.1f} s, {speed:,.0f} MB/s)")
 
 
 def _print_finding(finding: Finding) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from semel.broker.log.journal import Journal
@@ -38,7 +38,7 @@ class RecoveryReport:
     """Entries of partitions that were deleted since."""
     kept_entries: int = 0
     """Entries of partitions that could not be opened, kept until they can be."""
-    damage: tuple[str, ...] = ()
+    damage: Mapping[TopicPartition, str] = field(default_factory=dict)
     """Of each log in which records that had been synced are lost or can't be read: which ones."""
 
     def __str__(self) -> str:
@@ -136,9 +136,9 @@ def replay_journal(
     )
 
 
-def damage_of(logs: Iterable[PartitionLog]) -> tuple[str, ...]:
+def damage_of(logs: Iterable[PartitionLog]) -> dict[TopicPartition, str]:
     """Say what opening found damaged in these logs, though it had been synced."""
-    return tuple(log.recovered_damage for log in logs if log.recovered_damage)
+    return {log.tp: log.recovered_damage for log in logs if log.recovered_damage}
 
 
 class _Taking:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from semel.broker.logs.journal_replay import RecoveryReport
+from semel.protocol.ids import TopicPartition
 from semel.runtime.storage import Storage, read_whole, write_whole
 
 _log = logging.getLogger("semel.logs")
@@ -25,20 +26,20 @@ _DAMAGED_LOGS_TOLD_MAX: Final = 10
 class RecoveryNote:
     """`at_ms`: when; -1 where there was none. `found`: what recovery says it found.
 
-    `damage` is of the last start, after whatever stop, that found records lost or unreadable that had been synced, and
-    `damaged_ms` when that was. `damaged` are its partitions, of each what was found. Later starts do not find it again,
-    so it stays until the partitions are repaired (`without`), or somebody removes the file.
+    `damage` says where starts, after whatever stop, found records lost or unreadable that had been synced, and
+    `damaged_ms` when one did last. `damaged` are the partitions, of each what was found. Later starts do not find it
+    again, so it stays until the partitions are repaired (`without`), or somebody removes the file.
     """
 
     at_ms: int = -1
     found: str = ""
     damaged_ms: int = -1
     damage: str = ""
-    damaged: Mapping[str, str] = field(default_factory=dict)
+    damaged: Mapping[TopicPartition, str] = field(default_factory=dict)
 
-    def without(self, partitions: Collection[str]) -> RecoveryNote:
+    def without(self, partitions: Collection[TopicPartition]) -> RecoveryNote:
         """Return the note after these partitions were repaired."""
-        left = {name: told for name, told in self.damaged.items() if name not in partitions}
+        left = {tp: told for tp, told in self.damaged.items() if tp not in partitions}
         if len(left) == len(self.damaged):
             return self
         return replace(self, damaged=left, damage=_told(left), damaged_ms=self.damaged_ms if left else -1)
@@ -53,8 +54,7 @@ def update_note(storage: Storage, path: str, report: RecoveryReport, now_ms: int
     if not report.clean and (report.partitions or report.journal_entries):
         note = replace(note, at_ms=now_ms, found=str(report))
     if report.damage:
-        # What is said of a log begins with its name.
-        damaged = {told.partition(": ")[0]: told for told in report.damage}
+        damaged = {**note.damaged, **report.damage}
         note = replace(note, damaged_ms=now_ms, damage=_told(damaged), damaged=damaged)
     if note != before:
         write_note(storage, path, note)
@@ -64,12 +64,14 @@ def update_note(storage: Storage, path: str, report: RecoveryReport, now_ms: int
 def write_note(storage: Storage, path: str, note: RecoveryNote) -> None:
     """Write it, as a whole. Never fails, as above."""
     try:
-        write_whole(storage, path, json.dumps(asdict(note)).encode())
+        damaged = [[*tp, told] for tp, told in note.damaged.items()]
+        fields = {name: getattr(note, name) for name in ("at_ms", "found", "damaged_ms", "damage")}
+        write_whole(storage, path, json.dumps({**fields, "damaged": damaged}).encode())
     except OSError as error:
         _log.warning("could not write %s: %s", path, error)
 
 
-def _told(damaged: Mapping[str, str]) -> str:
+def _told(damaged: Mapping[TopicPartition, str]) -> str:
     more = len(damaged) - _DAMAGED_LOGS_TOLD_MAX
     some = list(damaged.values())[:_DAMAGED_LOGS_TOLD_MAX]
     return "; ".join(some) + (f"; and {more} more partitions" if more > 0 else "")
@@ -83,7 +85,7 @@ def _read_note(storage: Storage, path: str) -> RecoveryNote:
             str(found["found"]),
             int(found.get("damaged_ms", -1)),
             str(found.get("damage", "")),
-            {str(name): str(told) for name, told in dict(found.get("damaged", {})).items()},
+            {TopicPartition(str(topic), int(number)): str(told) for topic, number, told in found.get("damaged", ())},
         )
     except FileNotFoundError:
         return RecoveryNote()

@@ -327,7 +327,7 @@ class LogManager:
 
     async def damage_repaired(self, partitions: Collection[TopicPartition]) -> None:
         """Forget what starts found damaged in these partitions: their leaders have given all of it back."""
-        note = self.last_unclean.without([str(tp) for tp in partitions])
+        note = self.last_unclean.without(partitions)
         if note is not self.last_unclean:
             self.last_unclean = note
             await self._thread.run(write_note, self._storage, self.folder.file(NOTE_FILE), note)

@@ -99,7 +99,7 @@ def replication_findings(cluster: Cluster) -> Iterator[Finding]:
     if node is None:
         return
     without = [one for one in node.replication if one.leader == NO_LEADER]
-    away = set(cluster.unreachable) | fenced_nodes(cluster)
+    away = _away(cluster)
     for one in without[:_LEADERLESS_MAX]:
         yield _leaderless(one, _unreadable(cluster, one), away)
     more = len(without) - _LEADERLESS_MAX
@@ -125,6 +125,10 @@ def replication_findings(cluster: Cluster) -> Iterator[Finding]:
     yield from _behind(cluster, led)
     yield from _throttled(node)
     yield from _too_few_replicas(cluster, node)
+
+
+def _away(cluster: Cluster) -> set[int]:
+    return set(cluster.unreachable) | fenced_nodes(cluster)
 
 
 def _unreadable(cluster: Cluster, one: ReplicationFacts) -> tuple[int, ...]:
@@ -195,7 +199,7 @@ def _behind(cluster: Cluster, led: Sequence[ReplicationFacts]) -> Iterator[Findi
         for replica in one.replicas:
             if replica not in one.isr:
                 missing[replica].append(one)
-    away = set(cluster.unreachable) | fenced_nodes(cluster)
+    away = _away(cluster)
     for node_id, partitions in sorted(missing.items()):
         names = tuple(
             f"{one.partition}{_lacking(lacks.get((one.partition, node_id), -1), is_away=node_id in away)}"

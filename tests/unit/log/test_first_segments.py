@@ -63,8 +63,8 @@ def test_D6_first_segments_that_are_gone_after_a_clean_stop_are_a_loss(
         assert f"The log begins at offset {first} now" in error
         assert f"gone from {FOLDER}" in error
         assert "from a backup" in error
-        assert report.damage == (f"{TP}: {named} lost",), "the doctor reads it from the note"
-        assert node.logs.last_unclean.damage == report.damage[0]
+        assert report.damage == {TP: f"{TP}: {named} lost"}, "the doctor reads it from the note"
+        assert node.logs.last_unclean.damage == report.damage[TP]
         again = node.get()
         assert (again.log_start_offset, again.log_end_offset) == (first, 10)
         with pytest.raises(SemelError, match="is not within"):
@@ -75,7 +75,7 @@ def test_D6_first_segments_that_are_gone_after_a_clean_stop_are_a_loss(
         caplog.clear()
         node.start(CONFIG)
         assert not caplog.records, "once is enough"
-        assert node.logs.last_unclean.damage == report.damage[0]
+        assert node.logs.last_unclean.damage == report.damage[TP]
         await node.logs.close()
 
     asyncio.run(run())
@@ -91,7 +91,7 @@ def test_D6_first_segments_and_a_tail_that_are_gone_are_both_named(caplog: pytes
         node.storage.open(path).truncate(0)
         report = node.start(CONFIG).recovery
         assert len(errors(caplog)) == 1
-        [damage] = report.damage
+        [damage] = report.damage.values()
         assert damage.startswith(f"{TP}: offsets 0 to {first - 1} lost, offset")
         assert str(base) in damage
         assert node.get().log_start_offset == first
@@ -120,7 +120,7 @@ def test_D6_what_was_deleted_in_order_is_no_loss(how: str, caplog: pytest.LogCap
         assert partition.log.size_bytes < before
         start = partition.log_start_offset
         await node.logs.close()
-        assert node.start(config).recovery.damage == ()
+        assert node.start(config).recovery.damage == {}
         assert not caplog.records
         assert node.get().log_start_offset == start
         await node.logs.close()
@@ -138,7 +138,7 @@ def test_D6_a_kill_after_retention_and_before_its_note_is_no_loss(caplog: pytest
         assert await node.logs.maintenance.check_retention() > 0
         start = partition.log_start_offset
         node.storage.crash(power=False)
-        assert node.start(config).recovery.damage == ()
+        assert node.start(config).recovery.damage == {}
         assert not errors(caplog)
         assert node.get().log_start_offset == start
         await node.logs.close()
@@ -163,7 +163,7 @@ def test_D6_without_the_checkpoint_nothing_is_called_lost_and_a_later_beginning_
         else:
             write_whole(node.storage, path, b"0\n0\n" if checkpoint == "of an earlier version" else b"not one")
         first = remove_first(node, 2) if is_gone else 0
-        assert node.start(CONFIG).recovery.damage == ()
+        assert node.start(CONFIG).recovery.damage == {}
         assert not errors(caplog)
         told = [each.getMessage() for each in caplog.records if "no checkpoint says" in each.getMessage()]
         assert len(told) == is_gone

@@ -213,16 +213,16 @@ def test_D2_flushed_records_that_are_gone_are_a_loud_error(caplog: pytest.LogCap
         node.storage.crash(power=False)
         node.storage.open("/data/orders-0/00000000000000000000.log").truncate(0)
         report = node.start().recovery
-        assert report.damage == ("orders-0: offsets 0 to 2 lost",)
+        assert list(report.damage.values()) == ["orders-0: offsets 0 to 2 lost"]
         assert report.restored_batches == 1
         log = node.get().log
         assert log.log_end_offset == 4, "none of their offsets is given to another record"
         assert [one.record_count for one, _ in read_batches(log)] == [0, 1]
         [error] = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
         assert "orders-0: the records at offsets 0 to 2 are lost" in error
-        assert node.logs.last_unclean.damage == report.damage[0]
+        assert node.logs.last_unclean.damage == "orders-0: offsets 0 to 2 lost"
         await node.logs.close()
-        assert node.start().last_unclean.damage == report.damage[0], "until somebody has seen to it"
+        assert node.start().last_unclean.damage == "orders-0: offsets 0 to 2 lost", "until somebody has seen to it"
         await node.logs.close()
 
     asyncio.run(run())
@@ -325,7 +325,7 @@ def test_R4_what_a_follower_cut_is_not_lost_where_it_is_the_only_replica_by_now(
             node.storage.crash(power=True, torn=False)
             node.start()
             assert [bytes(data) for _, data in read_batches(node.get().log)] == expected
-            assert node.logs.recovery.damage == ()
+            assert node.logs.recovery.damage == {}
             assert not node.logs.unreported.may_be_damaged((TOPIC_ID, 0))
         return has_crashed
 

@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from semel.broker.logs.journal_replay import RecoveryReport
-from semel.broker.logs.last_recovery import RecoveryNote, update_note
+from semel.broker.logs.last_recovery import RecoveryNote, update_note, write_note
+from semel.protocol.ids import TopicPartition
 from semel.runtime.disk_storage import DiskStorage
 
 CRASHED = RecoveryReport(clean=False, partitions=3, journal_entries=2, restored_batches=1)
+T0 = TopicPartition("t", 0)
 CLEAN = RecoveryReport(clean=True, partitions=3)
 
 
@@ -28,7 +30,7 @@ def test_damage_is_remembered_over_later_recoveries(tmp_path: Path) -> None:
     """A later start finds only what it reads: the damage would be forgotten, and the records stay lost."""
     path = str(tmp_path / "note.json")
     storage = DiskStorage()
-    damage = tuple(f"t-{n}: offset 3 unreadable" for n in range(12))
+    damage = {TopicPartition("t", n): f"t-{n}: offset 3 unreadable" for n in range(12)}
     noted = update_note(storage, path, replace(CRASHED, damage=damage), 2)
     assert (noted.at_ms, noted.damaged_ms) == (2, 2)
     assert noted.damage.startswith("t-0: offset 3 unreadable; t-1: ")
@@ -36,9 +38,26 @@ def test_damage_is_remembered_over_later_recoveries(tmp_path: Path) -> None:
     assert update_note(storage, path, CLEAN, 3) == noted
     assert update_note(storage, path, CRASHED, 4) == replace(noted, at_ms=4)
     (tmp_path / "note.json").unlink()
-    found = update_note(storage, path, replace(CLEAN, damage=damage[:1]), 5)
-    assert (found.at_ms, found.damaged_ms, found.damage) == (-1, 5, damage[0])
+    found = update_note(storage, path, replace(CLEAN, damage={T0: damage[T0]}), 5)
+    assert (found.at_ms, found.damaged_ms, found.damage) == (-1, 5, damage[T0])
     assert update_note(storage, path, CLEAN, 6) == found
+    assert found.without([T0]) == RecoveryNote()
+
+
+def test_partitions_that_were_repaired_are_left_out_and_the_others_stay(tmp_path: Path) -> None:
+    path, storage = str(tmp_path / "note.json"), DiskStorage()
+    damage = {TopicPartition("t", n): f"t-{n}: offset 3 unreadable" for n in range(2)}
+    noted = update_note(storage, path, replace(CLEAN, damage=damage), 5)
+    left = noted.without([T0, TopicPartition("other", 0)])
+    assert (left.damaged_ms, left.damage) == (5, "t-1: offset 3 unreadable")
+    assert noted.without([TopicPartition("other", 0)]) is noted
+    write_note(storage, path, left)
+    assert update_note(storage, path, CLEAN, 6) == left
+    both = update_note(storage, path, replace(CLEAN, damage={T0: "t-0: offset 9 lost"}), 7)
+    assert (both.damaged_ms, both.damage) == (7, "t-1: offset 3 unreadable; t-0: offset 9 lost"), "the former stays"
+    # As versions before this one wrote it: which partitions it was is not known, so it stays.
+    (tmp_path / "note.json").write_text('{"at_ms": -1, "found": "", "damaged_ms": 5, "damage": "t-0: offset 3 lost"}')
+    assert update_note(storage, path, CLEAN, 7).without([T0]).damage == "t-0: offset 3 lost"
 
 
 def test_a_first_start_is_no_recovery(tmp_path: Path) -> None:
