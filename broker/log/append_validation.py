@@ -1,3 +1,4 @@
+# cython: annotation_typing=False, boundscheck=True, wraparound=True, nonecheck=True
 """What a client's batch must be before it may enter a log (S4): a header, and records that every reader can read.
 
 The checks of the batch itself need nothing of the log and nothing of the loop, so a large one is checked in a thread

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False, boundscheck=True, wraparound=True, nonecheck=True
 """One partition's log: its offsets, producers and leader epochs, and whether the disk can be trusted with it.
 
 What is in files is a `LocalLog`'s, which this holds. No waiting, no threads, no clock: time is handed in. Everything is
@@ -238,10 +239,9 @@ class PartitionLog:
     def append(
         self,
         buffer: Buffer,
-        *,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
         leader_epoch: int,
         now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
         verified: bool | VerificationGuard = False,
         checked: CheckedBatch | None = None,
     ) -> AppendResult:

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False, boundscheck=True, wraparound=True, nonecheck=True
 """One segment: `<base offset>.log` and its indexes, all of one stretch of offsets. Files open when needed, not
 before.
 """
@@ -34,6 +35,7 @@ SWAP_SUFFIX: Final = ".swap"
 SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 _UNKNOWN: Final = -1
+_RELATIVE_MAX: Final = INT32_MAX
 _AGAIN_BYTES: Final = 1 << 20
 
 
@@ -214,8 +216,8 @@ class Segment:
         """Say whether batches of `size` bytes belong into a new segment: size, relative offset, age, full indexes."""
         mine = self._size if self._size >= 0 else self.size
         if mine == 0:
-            return last_offset - self.base_offset > INT32_MAX
-        if mine + size > config.segment_bytes or last_offset - self.base_offset > INT32_MAX:
+            return last_offset - self.base_offset > _RELATIVE_MAX
+        if mine + size > config.segment_bytes or last_offset - self.base_offset > _RELATIVE_MAX:
             return True
         # The records' own measure of the segment's age, or the clock's where they have no timestamps.
         first = self._first_timestamp_ms

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False, boundscheck=True, wraparound=True, nonecheck=True
 """Tracks which of the node's appends are durable, for all partitions together (D1)."""
 
 from __future__ import annotations
@@ -5,33 +6,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from semel.broker.log.disk_errors import is_full
 from semel.broker.log.journal import Journal
 from semel.broker.logs.disk_space import DiskSpace, WriteFailures
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
-from semel.protocol.ids import TopicId, TopicPartition
 from semel.runtime.clock import Clock
 from semel.runtime.storage import Buffer
 from semel.runtime.telemetry.buckets import Buckets
 
-
-class Tracked(Protocol):
-    """What the tracker needs of a partition."""
-
-    @property
-    def tp(self) -> TopicPartition: ...
-
-    @property
-    def topic_id(self) -> TopicId: ...
-
-    def made_durable(self, offset: int) -> None:
-        """Take note that everything below `offset` is durable."""
-        ...
-
-
-TrackedPartition = TypeVar("TrackedPartition", bound=Tracked)
+if TYPE_CHECKING:
+    from semel.broker.logs.partition import Partition
 
 
 class CommitTimes(NamedTuple):
@@ -41,7 +27,7 @@ class CommitTimes(NamedTuple):
     clock: Clock
 
 
-class CommitTracker(Generic[TrackedPartition]):
+class CommitTracker:
     """When the node's appends count as durable: with the journal's sync, or at once without a journal.
 
     Shared by all partitions of a node, so that what a sync makes durable costs by appends, never by partitions.
@@ -82,13 +68,13 @@ class CommitTracker(Generic[TrackedPartition]):
         self.flush_bytes = flush_bytes
         self.flush_wanted = False
         self._on_flush_wanted = on_flush_wanted
-        self.dirty: dict[TrackedPartition, None] = {}
+        self.dirty: dict[Partition, None] = {}
         """Partitions with appends since their last flush."""
         self.dirty_bytes = 0
         self.waits_for_room = False
         """Whether somebody waits for a flush for which the disk had no room: it is tried again as soon as there is."""
         self.failures = WriteFailures()
-        self._pending: deque[tuple[int, TrackedPartition, int]] = deque()
+        self._pending: deque[tuple[int, Partition, int]] = deque()
         self.commit_times: CommitTimes | None = None
         """Where it is measured how long appends take to be durable: one of each group that a sync commits."""
         self._sample: tuple[int, float] | None = None
@@ -138,9 +124,7 @@ class CommitTracker(Generic[TrackedPartition]):
             self.flush_wanted = True
             self._on_flush_wanted()
 
-    def appended(
-        self, partition: TrackedPartition, end_before: int, next_offset: int, buffers: Sequence[Buffer]
-    ) -> None:
+    def appended(self, partition: Partition, end_before: int, next_offset: int, buffers: Sequence[Buffer]) -> None:
         """Note what was just appended to a partition's log. Raises `SemelError` where the journal has failed.
 
         end_before, next_offset: where the log ended before that, and ends now
@@ -165,7 +149,7 @@ class CommitTracker(Generic[TrackedPartition]):
         if position <= journal.durable_position:
             self._durable(journal.durable_position)
 
-    def flush_begins(self) -> list[TrackedPartition]:
+    def flush_begins(self) -> list[Partition]:
         """Return the partitions that are dirty, and count again what is appended from here on."""
         dirty = list(self.dirty)
         self.dirty.clear()
@@ -173,7 +157,7 @@ class CommitTracker(Generic[TrackedPartition]):
         self.flush_wanted = self.waits_for_room = False
         return dirty
 
-    def truncated(self, partition: TrackedPartition, offset: int) -> None:
+    def truncated(self, partition: Partition, offset: int) -> None:
         """Note that a partition's log was cut at `offset`."""
         self.dirty[partition] = None
         if self.journal is not None:

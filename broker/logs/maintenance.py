@@ -94,7 +94,7 @@ class LogMaintenance:
         self._not_kept: set[PartitionKey] = set()
         """Partitions that vanished, and whose entries are in the journal alone: it is not cut before they are kept."""
         self._compactor = Compactor(folder.clean_offsets, self._is_current, clock, thread, config.log_cleaner_max_keys)
-        self._commits: CommitTracker[Partition] = CommitTracker(None)
+        self._commits: CommitTracker = CommitTracker(None)
         self._is_open = False
         self._watch = ClockWatch(clock)
         self._log_starts_moved = False
@@ -119,7 +119,7 @@ class LogMaintenance:
         self.flush_seconds_total = 0.0
         self.flush_seconds_last = 0.0
 
-    def opened(self, commits: CommitTracker[Partition], deleted_folders: Iterable[str]) -> None:
+    def opened(self, commits: CommitTracker, deleted_folders: Iterable[str]) -> None:
         """Begin with the logs as they were opened, and what is left of deleted ones."""
         self._commits = commits
         self._is_open = True

@@ -131,7 +131,7 @@ class LogManager:
         self._journal: Journal | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
         self.space = DiskSpace(storage, self.folder.path, self.config.disk_min_free_bytes)
-        self._commits: CommitTracker[Partition] = CommitTracker(None)
+        self._commits: CommitTracker = CommitTracker(None)
         self._opener = LogOpener(storage, self.folder, clock, self.config)
         self._opener.producer_ids.count = self._count_producer_ids
         self._bringing_back = asyncio.Lock()

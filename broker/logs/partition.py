@@ -1,3 +1,4 @@
+# cython: annotation_typing=False, boundscheck=True, wraparound=True, nonecheck=True
 """One partition on this node: its log, how far it is committed, and who waits for that.
 
 An append is in the log at once. It counts here once it is durable: when the journal is synced, or, with durability
@@ -98,7 +99,7 @@ class Partition:
     def __init__(
         self,
         log: PartitionLog,
-        commits: CommitTracker[Partition],
+        commits: CommitTracker,
         clock: Clock,
         *,
         leader_epoch: int = 0,
@@ -363,7 +364,6 @@ class Partition:
     def append(
         self,
         buffer: Buffer,
-        *,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         acks: int = ACKS_ALL,
         verified: bool | VerificationGuard = False,
@@ -388,14 +388,7 @@ class Partition:
                 self._check_may_coordinate()
             commits.check_journal(WAITING_BYTES_MAX)
         try:
-            result = self.log.append(
-                buffer,
-                origin=origin,
-                leader_epoch=self.leader_epoch,
-                now_ms=self._clock.now_ms(),
-                verified=verified,
-                checked=checked,
-            )
+            result = self.log.append(buffer, self.leader_epoch, self._clock.now_ms(), origin, verified, checked)
         except SemelError as error:
             if isinstance(error, PartlyAppendedError):
                 commits.appended(self, end_before, error.result.last_offset + 1, error.result.appended)
@@ -591,7 +584,7 @@ class Partition:
     def is_paused(self) -> bool:
         return self._held_back is not None
 
-    def _notify(self, *, has_more: bool = True) -> None:
+    def _notify(self, has_more: bool = True) -> None:
         if self._replica_listeners is not None:
             self._notify_replicas(has_more=has_more)
         if self._listeners is not None:

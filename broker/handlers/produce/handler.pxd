@@ -25,8 +25,9 @@ cdef class ProduceHandler:
     cdef public object large_requests
     cdef public bint names_leaders
 
-    @cython.locals(acks=cython.int, answers=list, item=ProducePartition)
+    @cython.locals(acks=cython.int, is_known=cython.bint, answers=list, item=ProducePartition, appended=tuple)
     cpdef object begin_part(self, ProduceRequest request, int version, object done, object turn)
+    cdef bint _is_in_doubt(self, ProducePartitionResponse answer) except -1
     cdef object _name_topics(self, ProduceRequest request)
     cdef object _append_light(self, ProducePartition item, int acks, int version)
     @cython.locals(header=BatchHeader)

@@ -163,25 +163,19 @@ class ProduceHandler:
         if version >= PRODUCE_TOPIC_ID_VERSION:
             self._name_topics(request)
         acks = request.acks
-        if acks == ACKS_ALL or request.transactional_id is not None:
+        is_known = acks in (ACKS_NONE, ACKS_LEADER, ACKS_ALL)
+        if request.transactional_id is not None or not is_known:
             run = ProduceRun(self, request, version, done)
-            if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+            if not is_known:
                 run.fail_all(ErrorCode.INVALID_REQUIRED_ACKS, _WRONG_ACKS)
             elif request.transactional_id is not None:
                 self._begin_transactional(run, request.transactional_id, turn)
-            else:
-                self._append_from(run, 0, turn)
             return run.result()
-        if acks not in (ACKS_NONE, ACKS_LEADER):
-            self.refused_batches += len(request.partitions)
-            refusals = [
-                self.refuse(item, ErrorCode.INVALID_REQUIRED_ACKS, _WRONG_ACKS, version) for item in request.partitions
-            ]
-            return ProduceResponse(refusals)
         answers: list[ProducePartitionResponse] = []
         for index, item in enumerate(request.partitions):
             appended = self._append_light(item, acks, version)
-            if appended is None or (self.confirmations is not None and is_doubtful(appended[0])):
+            if appended is None or appended[1] is not None or self._is_in_doubt(appended[0]):
+                # Something is to be waited for.
                 run = ProduceRun(self, request, version, done)
                 for place, answer in enumerate(answers):
                     run.settle(place, answer)
@@ -192,6 +186,10 @@ class ProduceHandler:
                 return run.result()
             answers.append(appended[0])
         return ProduceResponse(answers)
+
+    def _is_in_doubt(self, answer: ProducePartitionResponse) -> bool:
+        """Return whether another node is to be asked before a batch is refused (P2)."""
+        return self.confirmations is not None and is_doubtful(answer)
 
     def _name_topics(self, request: ProduceRequest) -> None:
         """Put the names in that belong to the ids; none where an id is unknown."""

@@ -1,6 +1,7 @@
 # C types for connection.py.
 cimport cython
 
+from semel.broker.listeners.kafka.flushes cimport Flushes
 from semel.broker.listeners.kafka.output cimport Output
 from semel.broker.listeners.kafka.registry cimport RequestContext
 from semel.protocol.kafka.wire cimport RequestHeader
@@ -55,6 +56,8 @@ cdef class KafkaConnection:
     cdef public object _waiting
     cdef bint _exclusive
     cdef Py_ssize_t _in_flight
+    cdef Flushes _flushes
+    cdef bint _flush_waits
     cdef bint _flush_scheduled
     cdef bint _reading_paused
     cdef bint _held_by_output
@@ -62,7 +65,7 @@ cdef class KafkaConnection:
     cdef bint _closed
     cdef public double last_used
 
-    cdef object _go_on(self)
+    cdef object _work(self)
     cdef object _go_on_with_large(self, object large)
     @cython.locals(start=cython.Py_ssize_t, end=cython.Py_ssize_t, in_flight_max=cython.Py_ssize_t,
                    size=cython.Py_ssize_t, body=cython.Py_ssize_t)

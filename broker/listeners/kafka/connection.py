@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from semel.broker.acls.rights import ALL_RIGHTS
 from semel.broker.listeners.acceptor import IN_PROCESS
+from semel.broker.listeners.kafka.flushes import Flushes
 from semel.broker.listeners.kafka.large_frame import BLOCK_BYTES, LargeFrame
 from semel.broker.listeners.kafka.output import Output
 from semel.broker.listeners.kafka.registry import LATER, NO_PEER, Api, RequestContext
@@ -121,6 +122,9 @@ class Listener(Protocol):
 
     @property
     def room(self) -> RequestMemory: ...
+
+    @property
+    def flushes(self) -> Flushes: ...
 
     @property
     def refusals(self) -> LimitedLog: ...
@@ -213,6 +217,9 @@ class KafkaConnection:
         self._waiting: deque[RequestContext] = deque()
         self._exclusive = False
         self._in_flight = 0
+        self._flushes: Flushes = listener.flushes
+        # Whether it waits for others with its answers, or will look for some itself.
+        self._flush_waits = False
         self._flush_scheduled = False
         self._reading_paused = False
         self._held_by_output = False
@@ -299,7 +306,12 @@ class KafkaConnection:
             self._end += nbytes
         else:
             self._large.received += nbytes
-        self._go_on()
+        self._work()
+        if not self._flush_waits:
+            self._flush_waits = True
+            if not self._flushes.wait(self, self._descriptor, self._turn):
+                self._flush_waits = False
+                self._flush()
 
     def pause_writing(self) -> None:
         assert self.output is not None
@@ -313,8 +325,8 @@ class KafkaConnection:
 
     # --- Bytes to frames ----------------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
-        """Process what has been received, begin what may begin, send what is answered."""
+    def _work(self) -> None:
+        """Process what has been received, and begin what may begin."""
         try:
             if self._waiting:
                 self._drop_answered()
@@ -330,7 +342,6 @@ class KafkaConnection:
             self._out_of_memory()
         except Exception as error:
             self.fail(error, "a request")
-        self._flush()
 
     def _go_on_with_large(self, large: LargeFrame) -> None:
         """Process a large frame that is complete, or room for more of it where it has filled what it has."""
@@ -681,7 +692,8 @@ class KafkaConnection:
         self._flush_scheduled = self._turn_is_over = False
         if not self._closed:
             self._turn = self._time()
-            self._go_on()
+            self._work()
+            self._flush()
 
     def _drop_answered(self) -> None:
         """Move the answers that are next in order to the output."""
@@ -704,6 +716,14 @@ class KafkaConnection:
         of_api = self._times[context.api_key]
         of_api.duration_counts[bisect_left(REQUEST_SECONDS, seconds)] += 1
         of_api.duration_total += seconds
+
+    def flush(self) -> None:
+        """Send what is answered, after others (see `Flushes`)."""
+        self._flush_waits = False
+        try:
+            self._flush()
+        except Exception as error:
+            self.fail(error, "sending answers")
 
     def _flush(self) -> None:
         if self._at_once:

@@ -22,6 +22,7 @@ from semel.broker.listeners.kafka.connection import (
     ConnectionProtocol,
     KafkaConnection,
 )
+from semel.broker.listeners.kafka.flushes import Flushes
 from semel.broker.listeners.kafka.registry import Api, ApiRegistry
 from semel.broker.listeners.kafka.request_memory import RequestMemory
 from semel.protocol.listener_names import DEFAULT_LISTENER
@@ -79,6 +80,7 @@ class FrameListener(ABC):
             self.registry.register(api)
         self.registry.register(api_versions_api(self.registry))
         self.loop: asyncio.AbstractEventLoop
+        self.flushes: Flushes
         self._host = host
         self._port = port
         self._acceptor: Acceptor
@@ -125,6 +127,7 @@ class FrameListener(ABC):
         """Begin to accept; only what is adopted without `listens`. Raises `OSError` where the address is taken."""
         self._listens = listens
         self.loop = asyncio.get_running_loop()
+        self.flushes = Flushes(self.loop.call_soon)
         limits = self._connection_limits()
         self._acceptor = Acceptor(
             self.name, self._protocol, limits, self.refusals, self._encryption, self._connection_wait_s, self._open

@@ -18,6 +18,8 @@ cdef class Output:
     cpdef object add(self, object parts)
     @cython.locals(size=cython.Py_ssize_t)
     cpdef object _send_next(self)
+    @cython.locals(size=cython.Py_ssize_t, sent=cython.Py_ssize_t)
+    cpdef object _send(self, object data)
     cpdef object _sent(self, Py_ssize_t size)
     cpdef object _wait_for_room(self, list batch, Py_ssize_t sent)
     @cython.locals(left=cython.Py_ssize_t, position=cython.Py_ssize_t, sent=cython.Py_ssize_t)

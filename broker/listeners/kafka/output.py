@@ -91,8 +91,7 @@ class Output:
             first = self._parts[0]
             if isinstance(first, (bytes, bytearray, memoryview)) and len(first) <= _JOIN_BYTES_MAX:  # most answers
                 self._parts.clear()
-                self._sent(len(first))
-                self._transport.write(first)
+                self._send(first)
                 return False
         while self.writable:
             if self._range is not None:
@@ -124,8 +123,7 @@ class Output:
             size += len(part)
             parts.popleft()
         if size <= _JOIN_BYTES_MAX or self._descriptor < 0:
-            self._sent(size)
-            self._transport.write(batch[0] if len(batch) == 1 else b"".join(batch))
+            self._send(batch[0] if len(batch) == 1 else b"".join(batch))
             return
         try:
             sent = os.writev(self._descriptor, batch)
@@ -134,6 +132,21 @@ class Output:
         self._sent(sent)
         if sent < size:
             self._wait_for_room(batch, sent)
+
+    def _send(self, data: Buffer) -> None:
+        """Send what is in memory. The transport buffers nothing now, so it need not be asked, but for a closed one."""
+        size = len(data)
+        if self._descriptor < 0 or self._transport.is_closing():
+            self._sent(size)
+            self._transport.write(data)
+            return
+        try:
+            sent = os.write(self._descriptor, data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        self._sent(sent)
+        if sent < size:
+            self._wait_for_room([data], sent)
 
     def _sent(self, size: int) -> None:
         self.queued_bytes -= size

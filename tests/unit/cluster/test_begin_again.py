@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cluster import Cluster
+from compiled_classes import set_method
 from moving_cluster import T0, create, moved, run
 from running_node import batch
 
@@ -322,7 +323,7 @@ def test_R5_a_cut_of_lost_records_that_can_not_be_noted_is_tried_again(
                 raise RetriableError("No space left on device", ErrorCode.KAFKA_STORAGE_ERROR)
             return truncate(partition, offset)
 
-        monkeypatch.setattr(Partition, "truncate_to", fail_once)
+        set_method(monkeypatch, Partition, "truncate_to", fail_once)
         await made.start(follower)
         await made.in_sync(T0, 1, 2)
         assert made.values(leader, T0) == made.values(follower, T0)

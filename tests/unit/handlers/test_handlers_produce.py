@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from compiled_classes import set_method
 from kafka_node import FakeNode, KafkaClient, batch, run_with_listener, turns, until
 from leader_states import of_two
 
@@ -209,8 +210,8 @@ def test_acks_all_times_out_and_the_batch_stays(tmp_path: Path) -> None:
         never: list[object] = []
         partition_type = type(partition)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(partition_type, "when_committed", lambda self, offset, callback: never.append(callback))
-            patch.setattr(partition_type, "high_watermark", 0)
+            set_method(patch, partition_type, "when_committed", lambda self, offset, callback: never.append(callback))
+            set_method(patch, partition_type, "high_watermark", 0)
             client = await KafkaClient.connect(listener.port)
             answer = await client.produce(request(batch(b"a"), acks=-1, timeout_ms=5), 9)
         assert codes(answer) == [ErrorCode.REQUEST_TIMED_OUT]
@@ -402,7 +403,7 @@ def test_a_bug_in_an_append_is_one_error_and_the_connection_lives(
         (partition,) = node.create("t")
         client = await KafkaClient.connect(listener.port)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(partition), "append", lambda *_, **__: 1 / 0)
+            set_method(patch, type(partition), "append", lambda *_, **__: 1 / 0)
             assert codes(await client.produce(request(batch(b"secret")))) == [ErrorCode.UNKNOWN_SERVER_ERROR]
         assert codes(await client.produce(request(batch(b"a")))) == [ErrorCode.NONE]
 

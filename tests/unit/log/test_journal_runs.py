@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from compiled_classes import set_method
 
 from semel.broker.log.config import AppendOrigin, LogConfig
 from semel.broker.log.journal import Journal
@@ -69,7 +70,7 @@ class Folder:
             self.writes.append(len(headers))
             real(segment, run, headers, interval)
 
-        monkeypatch.setattr(Segment, "append_run", append_run)
+        set_method(monkeypatch, Segment, "append_run", append_run)
 
     def open_log(self, path: str) -> PartitionLog:
         return PartitionLog.open(self.storage, path, TP, TOPIC, self.config, now_ms=NOW)
@@ -376,7 +377,7 @@ def test_D1_what_was_put_back_before_a_disk_failed_amid_a_run_is_counted(
             raise OSError(28, "no room")
         real(segment, run, headers, interval)
 
-    monkeypatch.setattr(Segment, "append_run", append_run)
+    set_method(monkeypatch, Segment, "append_run", append_run)
     aside = Aside()
     report = folder.replay(aside=aside)
     assert report.restored_batches == folder.log.log_end_offset

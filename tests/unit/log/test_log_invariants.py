@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from compiled_classes import set_method
 from log_model import FOLDER, NOW, SMALL_SEGMENTS, dump, make_batch, open_log, storage_with_folder
 
-from semel.broker.log import partition_log
+from semel.broker.log import local_log, partition_log, recovery
 from semel.broker.log.config import AppendOrigin
 from semel.broker.log.offset_index import OffsetIndex
 from semel.broker.log.partition_log import PartitionLog
@@ -80,15 +82,18 @@ def test_an_append_finds_producers_that_end_elsewhere(act: Callable[[PartitionLo
 def test_an_append_finds_a_segment_that_ends_elsewhere(
     act: Callable[[PartitionLog], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    is_shorter = False
+
+    class Shorter(Segment):
+        def append(self, *what: Any) -> int:
+            position = super().append(*what)
+            self.end_offset -= is_shorter
+            return position
+
+    for module in (local_log, recovery):
+        monkeypatch.setattr(module, "Segment", Shorter)
     log = filled()
-    real = Segment.append
-
-    def append(self: Segment, *what: object) -> int:
-        position = real(self, *what)  # type: ignore[arg-type]
-        self.end_offset -= 1
-        return position
-
-    monkeypatch.setattr(Segment, "append", append)
+    is_shorter = True
     end = log.log_end_offset
     refused(log, lambda: act(log), ENDS, f"log_end_offset={end + 1}", f"segment_end_offset={end}")
 
@@ -117,7 +122,7 @@ def test_a_replayed_append_writes_nothing_over_offsets_that_the_segment_has() ->
 
 def test_a_replayed_append_finds_a_segment_that_ends_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled()
-    monkeypatch.setattr(Segment, "append_run", lambda *what: None)
+    set_method(monkeypatch, Segment, "append_run", lambda *what: None)
     refused(log, lambda: replay(log), ENDS, "log_end_offset=121", "segment_end_offset=120")
 
 
@@ -155,12 +160,12 @@ def keep_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(self: Segment, size: int, end_offset: int) -> None:
         self.end_offset = end_offset
 
-    monkeypatch.setattr(Segment, "cut", cut)
+    set_method(monkeypatch, Segment, "cut", cut)
 
 
 def end_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Segment.truncate_to
-    monkeypatch.setattr(Segment, "truncate_to", lambda self, offset: real(self, offset) + 1)
+    set_method(monkeypatch, Segment, "truncate_to", lambda self, offset: real(self, offset) + 1)
 
 
 @pytest.mark.parametrize("fault", [keep_offset_entries, keep_time_entries, keep_batches, end_elsewhere])

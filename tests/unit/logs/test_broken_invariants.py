@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from compiled_classes import set_method
 from simulated_folder import CONFIG, TP, Node, append, batch, read_all
 
 from semel.broker.log.cleaner import Compaction
@@ -123,7 +124,7 @@ def test_R3_a_truncation_that_takes_what_is_committed_takes_the_partition_offlin
         answers = told(partition)
         partition.append(batch())
         real = PartitionLog.truncate_to
-        monkeypatch.setattr(PartitionLog, "truncate_to", lambda self, offset, now_ms: real(self, 1, now_ms=now_ms))
+        set_method(monkeypatch, PartitionLog, "truncate_to", lambda self, offset, now_ms: real(self, 1, now_ms=now_ms))
         with pytest.raises(SemelError, match="broken invariant"):
             partition.truncate_to(2)
         rule = "the high watermark is at the end of the log or before"
@@ -159,7 +160,7 @@ def test_D1_a_rule_that_the_replay_of_the_journal_finds_broken_takes_only_the_pa
         expected = read_all(partition)
         node.storage.crash(power=True, torn=False)
         with monkeypatch.context() as patched:
-            patched.setattr(Segment, "append_run", lambda *what: None)
+            set_method(patched, Segment, "append_run", lambda *what: None)
             node.start()
             [offline] = node.logs.offline
             assert re.search(r"log_end_offset=3.*segment_end_offset=0", offline.reason)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from compiled_classes import set_method
 from offline_logs import ONE, bring_back
 from simulated_folder import CONFIG, TOPIC_ID, TP, Node, append, batch
 
@@ -86,8 +87,8 @@ def fails_behind_the_cut(node: Node, patched: pytest.MonkeyPatch, *, can_flush: 
                 node.storage.fail_next("sync", OSError(errno.EIO, "I/O error"), path_part="orders-0/0", times=99)
         return real_append(log, *args, **kwargs)
 
-    patched.setattr(PartitionLog, "replay_cut", replay_cut)
-    patched.setattr(PartitionLog, "replay_append", replay_append)
+    set_method(patched, PartitionLog, "replay_cut", replay_cut)
+    set_method(patched, PartitionLog, "replay_append", replay_append)
 
 
 @pytest.mark.parametrize("how", ["power", "stop", "retry", "accepted"])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compiled_classes import set_method
 from damaged_folder import open_logs
 from offline_logs import ONE, bring_back
 from running_node import create_topic, running_node
@@ -181,7 +182,7 @@ def test_D1_a_log_that_fails_amid_the_journal_keeps_all_of_it(monkeypatch: pytes
 
         with monkeypatch.context() as patched:
             patched.setattr(journal_replay, "count_following", lambda *what: (1, 1))  # each entry by itself
-            patched.setattr(PartitionLog, "replay_append", fails_after)
+            set_method(patched, PartitionLog, "replay_append", fails_after)
             node.start()
         assert [one.tp for one in node.logs.offline] == [TP]
         assert node.get(ONE).high_watermark == 4
@@ -223,7 +224,7 @@ def test_D1_what_was_kept_before_stays_where_the_log_fails_again(monkeypatch: py
 
         with monkeypatch.context() as patched:
             patched.setattr(journal_replay._Taking, "run", fails_the_second_time)
-            patched.setattr(PartitionLog, "flush", fail)
+            set_method(patched, PartitionLog, "flush", fail)
             node.start()
         assert (runs, [one.tp for one in node.logs.offline]) == (2, [TP])
         node.storage.crash(power=True, torn=False)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from compiled_classes import set_method
 from kafka_node import until
 from two_nodes import ONE, TWO, TwoNodes, led_by, produce, registration, run_with_two, secret_file, tell
 
@@ -171,7 +172,7 @@ def test_T3_a_partition_that_does_not_commit_in_time_is_asked_again_and_the_othe
             await wait(partition, offset)
 
         sent = Counted(both.two, ApiKey.WRITE_TXN_MARKERS)
-        monkeypatch.setattr(Partition, "wait_committed", wait_or_hang)
+        set_method(monkeypatch, Partition, "wait_committed", wait_or_hang)
         monkeypatch.setattr(both.one.transactions._sender._writer._here, "_wait_s", 0.01)  # type: ignore[attr-defined]
         await end(both.one, name, producer)
         await until(lambda: both.one.transactions.pending_markers() == 0)
