@@ -106,6 +106,9 @@ docs: $(READER)/.ready ## Make the documentation in build/docs/html; whatever Sp
 bench: build ## Measure everything; BENCH="--quick", or names of benches
 	$(BIN)/python -P bench/run.py $(BENCH)
 
+soak: build ## Run a node under steady load, and see whether anything grows or a record is lost; MINUTES=60
+	$(BIN)/python -P bench/soak.py $(if $(MINUTES),--minutes $(MINUTES))
+
 bench-peers: setup ## Get NATS, Redis and their Python clients into build/brokers, for `make bench BENCH=other_brokers` (Go, Debian)
 	$(BIN)/python -P bench/other_brokers.py --install
 
