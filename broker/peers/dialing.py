@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from typing import cast
 
 from semel.broker.peers.encryption import PeerEncryption
 from semel.broker.peers.handshake import CHALLENGE_BYTES, NONCE_BYTES, ClientHandshake, HandshakeError, Place, Role
@@ -64,7 +65,7 @@ class _Greeting(asyncio.BufferedProtocol):
         self.proven: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # those of uvloop are no subclass of it
         self._transport = transport
         transport.write(self._handshake.hello)
 

@@ -12,7 +12,7 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError
 from semel.protocol.kafka.api import (
@@ -196,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- asyncio's callbacks ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # those of uvloop are no subclass of it
         self._transport = transport
         transport.set_write_buffer_limits(high=1)  # with 0, one that encrypts pauses with nothing in its buffer
 

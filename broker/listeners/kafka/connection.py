@@ -31,7 +31,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from semel.broker.acls.rights import ALL_RIGHTS
 from semel.broker.listeners.acceptor import IN_PROCESS
@@ -230,7 +230,7 @@ class KafkaConnection:
     # --- The transport's calls ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # those of uvloop are no subclass of it
         self._transport = transport
         address = transport.get_extra_info("peername")
         self.address = str(address[0]) if isinstance(address, tuple) else IN_PROCESS

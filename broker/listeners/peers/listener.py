@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.write_txn_markers import MARKERS_WAIT_S, LocalMarkerWriter
@@ -128,7 +128,7 @@ class _Greeting(asyncio.BufferedProtocol):
         self._is_over = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # those of uvloop are no subclass of it
         self._transport = transport
         name = transport.get_extra_info("peername")
         self._address = str(name[0]) if isinstance(name, tuple) else IN_PROCESS
