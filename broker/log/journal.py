@@ -327,8 +327,9 @@ class Journal:
             return
         try:
             if self._file is None or self._begins_file or self._file_size >= self._config.journal_file_bytes:
-                self._file = self._roll()
+                before, self._file = self._file, self._roll()
                 self._begins_file = False
+                self._close_if_synced(before)
             if not self._unsynced_files or self._unsynced_files[-1] is not self._file:
                 self._unsynced_files.append(self._file)
             self._file.append(parts)
@@ -346,6 +347,12 @@ class Journal:
         self._written_position += size
         self._written_sequence = self._sequence
         self._buffer = bytearray()
+
+    def _close_if_synced(self, file: StorageFile | None) -> None:
+        """Close a file that another one follows. What is still to be synced is closed behind its sync."""
+        is_synced_now = self._job is not None and file in self._job.files
+        if file is not None and file not in self._unsynced_files and not is_synced_now:
+            file.close()
 
     def _undo_write(self) -> bool:
         """Cut what a write that failed left in the file. Nothing of it was synced, and nobody was told of it."""

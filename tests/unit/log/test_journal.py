@@ -6,6 +6,7 @@ import asyncio
 import errno
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelEr
 from semel.protocol.ids import TopicId
 from semel.runtime.clock import ManualClock
 from semel.runtime.simulated_storage import SimulatedStorage
+from semel.runtime.storage import StorageFile
 
 TOPIC = TopicId(UUID(int=7))
 FOLDER = "/d/journal"
@@ -424,6 +426,62 @@ def test_cut_spares_what_is_not_durable_yet() -> None:
     journal.cut(journal.position)
     journal.close()
     assert bodies(storage) == [b"a", b"b"]
+
+
+class Counting(SimulatedStorage):
+    """Keeps the files that are open."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.opened: list[StorageFile] = []
+
+    def open(self, path: str, *, create: bool = False) -> StorageFile:
+        file = super().open(path, create=create)
+        self.opened.append(file)
+        return file
+
+    @property
+    def open_paths(self) -> list[str]:
+        return [file.path for file in self.opened if not file._closed]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_S2_a_file_that_another_one_follows_is_closed(begins: bool) -> None:
+    """One that was synced when the next began stayed open for good: a descriptor, and the room of the whole file."""
+    storage = Counting()
+    storage.make_folder("/d")
+    journal = new_journal(storage, SMALL)
+    for number in range(30):
+        if begins:
+            journal.begin_file()
+        end = journal.append(TOPIC, 0, number, [b"x" * 300])
+        journal.sync_now()
+        assert len(storage.open_paths) == 1
+        if number % 7 == 6:
+            journal.cut(end)
+    assert journal.statistics().syncs == 30
+    journal.close()
+    assert storage.open_paths == []
+
+
+def test_S2_a_file_that_another_one_follows_while_it_is_synced_is_closed_behind_the_sync() -> None:
+    async def run() -> None:
+        storage, executor = Counting(), HeldExecutor()
+        storage.make_folder("/d")
+        config = replace(SMALL, journal_inline_sync_max_bytes=0)
+        journal = new_journal(storage, config, executor=executor)
+        for number in range(4):
+            journal.append(TOPIC, 0, number, [b"x" * 300])
+            await turn()
+        assert len(storage.open_paths) > 1
+        while executor.held:
+            executor.run()
+            await turn()
+        assert journal.durable_position == journal.position
+        assert len(storage.open_paths) == 1
+        journal.close()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("seed", range(40))
