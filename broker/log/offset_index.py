@@ -20,6 +20,7 @@ class OffsetIndex(SparseIndex):
     __slots__ = ()
 
     ENTRY: ClassVar[struct.Struct] = struct.Struct(">ii")
+    SECOND_AT: ClassVar[int] = 4
 
     def add(self, offset: int, position: int) -> None:
         self._add(offset - self.base_offset, position)
@@ -30,16 +31,12 @@ class OffsetIndex(SparseIndex):
 
     def place_for(self, offset: int) -> tuple[int, int]:
         """Return the last entry at or before `offset` as (offset, position), or (base offset, 0)."""
-        number = self.floor(_OFFSET, offset - self.base_offset)
-        if number < 0:
-            return self.base_offset, 0
-        relative, position = self.entry(number)
+        _, relative, position = self.floor(_OFFSET, offset - self.base_offset)
         return self.base_offset + relative, position
 
     def position_before(self, position: int) -> int:
         """Return the last indexed position that is at or before `position`."""
-        number = self.floor(_POSITION, position)
-        return 0 if number < 0 else self.entry(number)[_POSITION]
+        return self.floor(_POSITION, position)[2]
 
     def last(self) -> tuple[int, int]:
         """Return the last entry as (offset, position), or (base offset, 0)."""
@@ -51,11 +48,11 @@ class OffsetIndex(SparseIndex):
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries of `offset` and beyond."""
-        self.truncate_entries(self.floor(_OFFSET, offset - self.base_offset - 1) + 1)
+        self.truncate_entries(self.floor(_OFFSET, offset - self.base_offset - 1)[0] + 1)
 
     def truncate_positions(self, position: int) -> None:
         """Drop the entries of batches that begin at `position` or beyond."""
-        self.truncate_entries(self.floor(_POSITION, position - 1) + 1)
+        self.truncate_entries(self.floor(_POSITION, position - 1)[0] + 1)
 
     def is_sane(self, file_size: int, end_offset: int | None = None) -> bool:
         """Say whether the entries can be true, by some of them: a cheap check where the file is trusted."""

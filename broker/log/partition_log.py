@@ -640,12 +640,14 @@ class PartitionLog:
                 f"{self.tp}: offset {offset} is not within {self.log_start_offset} to {self.log_end_offset}",
             )
         end = self.log_end_offset
+        if upto_offset > end:
+            upto_offset = end
         try:
-            return self.segments.read(offset, max_bytes, min(upto_offset, end), end, min_one_batch=min_one_batch)
+            return self.segments.read(offset, max_bytes, upto_offset, end, min_one_batch=min_one_batch)
         except CorruptBatchError as error:
             return self._retry_with_rebuilt_indexes(
                 offset, error,
-                lambda: self.segments.read(offset, max_bytes, min(upto_offset, end), end, min_one_batch=min_one_batch),
+                lambda: self.segments.read(offset, max_bytes, upto_offset, end, min_one_batch=min_one_batch),
             )  # fmt: skip
         except OSError as error:
             raise self._unreadable(error) from error

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Final, NoReturn
 
 from semel.broker.log.batch_runs import largest_timestamp, stretch
-from semel.broker.log.batch_scan import NEAR_BYTES, WALK_BYTES, scan_headers
+from semel.broker.log.batch_scan import WALK_BYTES, scan_headers, whole_batches
 from semel.broker.log.config import LogConfig
 from semel.broker.log.disk_errors import is_full
 from semel.broker.log.log_types import AbortedTransaction
@@ -433,22 +433,11 @@ class Segment:
 
         Without any: (start, -1, size of the first batch).
         """
-        position = max(start, self.offsets.position_before(limit))
-        next_offset = _UNKNOWN
-        first_size = 0
-        if position > start:
-            first_size = limit - start  # smaller than the range, so it fits: its size is of no interest
-        end = position
-        for at, header in scan_headers(self.file, position, self.size, chunk_bytes=NEAR_BYTES):
-            if at == start:
-                first_size = header.size_bytes
-            if at + header.size_bytes > limit:
-                if next_offset < 0 and at > start:
-                    next_offset = header.base_offset
-                break
-            end = at + header.size_bytes
-            next_offset = header.next_offset
-        return end, next_offset, first_size
+        indexed = self.offsets.position_before(limit)
+        if indexed <= start:
+            return whole_batches(self.file, start, self.size, start, limit)
+        end, next_offset, _ = whole_batches(self.file, indexed, self.size, start, limit)
+        return end, next_offset, limit - start  # smaller than the range, so it fits: its size is of no interest
 
     def next_offset(self) -> int:
         """Return the offset after the last batch, found from the last index entry on."""

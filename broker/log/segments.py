@@ -104,33 +104,27 @@ class Segments:
         self, offset: int, max_bytes: int, upto_offset: int, log_end_offset: int, *, min_one_batch: bool
     ) -> LogRange:
         """Return whole batches from the one that holds `offset`, of one segment, all of offsets below `upto_offset`."""
-        nothing = LogRange(None, offset, offset)
         if offset >= upto_offset:
-            return nothing
-        hint = self._hints.get(offset) if self._hints else None
-        if hint is not None:
+            return LogRange(None, offset, offset)
+        hint = None if self._hints is None else self._hints.get(offset)
+        if hint is not None and hint[1] < (limit := hint[0].size):
             segment, start = hint
-            if start >= segment.size:
-                hint = None
-        if hint is None:
-            segment, start, header = self._locate(offset)
-            first_offset = header.base_offset
-            if first_offset >= upto_offset:
-                return nothing
-        else:
             first_offset = offset
-        segment_end = self.end_of(segment, log_end_offset)
-        if upto_offset >= segment_end:
-            limit, next_offset = segment.size, segment_end
         else:
-            stop = segment.locate(upto_offset, from_position=start)
-            limit, next_offset = (segment.size, segment_end) if stop is None else (stop[0], stop[1].base_offset)
-            # A batch is all below the limit or not given at all, but never held back for an offset inside it.
-            next_offset = max(next_offset, offset)
+            segment, start, header = self._locate(offset)
+            first_offset, limit = header.base_offset, segment.size
+            if first_offset >= upto_offset:
+                return LogRange(None, offset, offset)
+        next_offset = log_end_offset if segment is self.active else self.end_of(segment, log_end_offset)
         if limit - start > max_bytes:
             limit, next_offset = self._fit(segment, start, start + max_bytes, limit, min_one_batch)
+        if next_offset > upto_offset:
+            # A batch is all below the limit or not given at all, but never held back for an offset inside it.
+            stop = segment.locate(upto_offset, from_position=start)
+            if stop is not None:
+                limit, next_offset = stop[0], max(stop[1].base_offset, offset)
         if limit <= start:
-            return nothing
+            return LogRange(None, offset, offset)
         self._remember(next_offset, segment, limit)
         return LogRange(FileRange(segment.file, start, limit - start), first_offset, next_offset)
 

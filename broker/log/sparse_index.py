@@ -10,12 +10,14 @@ import struct
 from contextlib import suppress
 from typing import ClassVar, Final
 
+from semel.broker.log.index_search import last_at_most
 from semel.broker.log.open_files import OpenFiles, SharedFile
 from semel.runtime.storage import Storage
 
 _PENDING_BYTES_MAX: Final = 4096
 _UNKNOWN: Final = -1
 _SAMPLES: Final = 32
+_NO_ENTRY: Final = (-1, 0, 0)
 
 
 class SparseIndex:
@@ -37,6 +39,9 @@ class SparseIndex:
     )
 
     ENTRY: ClassVar[struct.Struct]
+    """Two numbers."""
+    SECOND_AT: ClassVar[int]
+    """Where in an entry the second begins."""
 
     def __init__(self, storage: Storage, path: str, base_offset: int, files: OpenFiles, *, empty: bool = False) -> None:
         self._storage = storage
@@ -107,11 +112,14 @@ class SparseIndex:
                 assert self._pending is not None
                 first, second = self.ENTRY.unpack_from(self._pending, (number - self._count) * self.ENTRY.size)
                 return first, second
-            self._map = self._open().map(self._count * self.ENTRY.size)
-            self._mapped = self._count
+            self._map_all()
         assert self._map is not None
         first, second = self.ENTRY.unpack_from(self._map, number * self.ENTRY.size)
         return first, second
+
+    def _map_all(self) -> None:
+        self._map = self._open().map(self._count * self.ENTRY.size)
+        self._mapped = self._count
 
     def _add(self, first: int, second: int) -> None:
         if self._pending is None:
@@ -132,16 +140,24 @@ class SparseIndex:
             self._count += len(pending) // self.ENTRY.size
         self._pending = None
 
-    def floor(self, field: int, target: int) -> int:
-        """Return the number of the last entry whose `field` (0 or 1) is at or below `target`, or -1."""
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self.entry(middle)[field] <= target:
-                low = middle + 1
-            else:
-                high = middle
-        return low - 1
+    def floor(self, field: int, target: int) -> tuple[int, int, int]:
+        """Return the number of the last entry whose `field` (0 or 1) is at or below `target`, and its fields as stored.
+
+        Where there is none, the number is -1.
+        """
+        if self._count < 0:
+            self._open()
+        size, second_at = self.ENTRY.size, self.SECOND_AT
+        pending = self._pending
+        if pending:
+            count = len(pending) // size
+            number, first, second = last_at_most(memoryview(pending), count, size, second_at, field, target)
+            if number >= 0:
+                return self._count + number, first, second
+        if self._mapped < self._count:
+            self._map_all()
+        view = self._map
+        return _NO_ENTRY if view is None else last_at_most(view, self._count, size, second_at, field, target)
 
     def growing_prefix(self, field: int, limit: int) -> int:
         """Return how many entries from the first on grow in both fields and have `field` below `limit`.

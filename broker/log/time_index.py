@@ -22,6 +22,7 @@ class TimeIndex(SparseIndex):
     __slots__ = ()
 
     ENTRY: ClassVar[struct.Struct] = struct.Struct(">qi")
+    SECOND_AT: ClassVar[int] = 8
 
     def add(self, timestamp_ms: int, offset: int) -> None:
         """Add an entry, unless no timestamp is larger than the last entry's."""
@@ -31,8 +32,9 @@ class TimeIndex(SparseIndex):
 
     def offset_before(self, timestamp_ms: int) -> int:
         """Return an offset from which to look for the first record at or after `timestamp_ms`."""
-        number = self.floor(_TIMESTAMP, timestamp_ms - 1)
-        return self.base_offset if number < 0 else self.base_offset + self.entry(number)[_OFFSET]
+        if timestamp_ms < 0:  # as small as a client likes: no entry has one
+            return self.base_offset
+        return self.base_offset + self.floor(_TIMESTAMP, timestamp_ms - 1)[2]
 
     def last(self) -> tuple[int, int]:
         """Return the last entry as (timestamp, offset), or (-1, base offset)."""
@@ -44,7 +46,7 @@ class TimeIndex(SparseIndex):
 
     def truncate_to(self, offset: int) -> None:
         """Drop the entries of `offset` and beyond."""
-        self.truncate_entries(self.floor(_OFFSET, offset - self.base_offset - 1) + 1)
+        self.truncate_entries(self.floor(_OFFSET, offset - self.base_offset - 1)[0] + 1)
 
     def is_sane(self, end_offset: int | None = None) -> bool:
         """Say whether the entries can be true, by some of them: a cheap check where the file is trusted."""

@@ -3,6 +3,9 @@ cimport cython
 from libc.stdint cimport int64_t
 from semel.protocol.kafka.wire cimport WireReader, WireWriter
 
+cdef object _READ_COMMITTED
+cdef object _READ_UNCOMMITTED
+
 cpdef object _check_version(int version)
 
 @cython.final

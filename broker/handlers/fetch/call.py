@@ -1,3 +1,4 @@
+# cython: annotation_typing=False, boundscheck=True, wraparound=True, nonecheck=True
 """One Fetch request on its way: what belongs to it, what was read for it, and how it waits for more."""
 
 from __future__ import annotations

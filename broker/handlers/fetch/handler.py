@@ -1,3 +1,4 @@
+# cython: annotation_typing=False, boundscheck=True, wraparound=True, nonecheck=True
 """Fetch: reads committed batches, and waits for them where there are too few yet.
 
 Behaviour, by version of the request where it matters:
@@ -61,6 +62,10 @@ if TYPE_CHECKING:
     from semel.broker.telemetry.tracing import FetchSpans
 
 _log = logging.getLogger("semel.fetch")
+
+_NO_ERROR: Final = ErrorCode.NONE
+_READ_COMMITTED: Final = IsolationLevel.READ_COMMITTED
+"""At hand for compiled code: a member of an enum costs it more than anything else that it looks up."""
 
 ENDPOINTS_MIN_VERSION: Final = 16
 FOLLOWERS_MIN_VERSION: Final = 11
@@ -132,6 +137,26 @@ class FetchHandler:
         usage:       what the answer counts for
         listener_name: of the listener that the reader came by
         """
+        call = self._call(request, version, done, only_leader, rights, usage, listener_name)
+        if call.context.error is not _NO_ERROR:
+            return self.response(call, Found(0))
+        if len(call.context.partitions) > PART:
+            return LargeFetch(self, call, room)
+        found = self._read_all(call)
+        if self.is_enough(call, found):
+            return self.response(call, found)
+        return self.wait(call, found.responses, lambda: self._complete(call))
+
+    def _call(
+        self,
+        request: FetchRequest,
+        version: int,
+        done: Done,
+        only_leader: bool,
+        rights: Rights,
+        usage: FetchUsage | None,
+        listener_name: str,
+    ) -> FetchCall:
         now_ms = self.node.clock.now_ms()
         context = self.sessions.open(
             request, uses_topic_ids=version >= TOPIC_ID_MIN_VERSION, now_ms=now_ms, owner=rights.who
@@ -145,14 +170,7 @@ class FetchHandler:
         if version >= FOLLOWERS_MIN_VERSION and not only_leader:
             call.silent_max_s = self.node.config.replica_lag_time_max_ms / 1000
         call.begun_ms = now_ms
-        if context.error is not ErrorCode.NONE:
-            return self.response(call, Found(0))
-        if len(context.partitions) > PART:
-            return LargeFetch(self, call, room)
-        found = self._read_all(call)
-        if self.is_enough(call, found):
-            return self.response(call, found)
-        return self.wait(call, found.responses, lambda: self._complete(call))
+        return call
 
     def is_enough(self, call: FetchCall, found: Found) -> bool:
         """Return whether a fetch is to be answered with what was found, and does not wait for more."""
@@ -201,24 +219,26 @@ class FetchHandler:
         """Return the answer of a fetch, which is finished with it."""
         call.finished = True
         responses = found.responses
-        if call.usage is not None and call.context.error is ErrorCode.NONE:
+        context = call.context
+        if call.usage is not None and context.error is _NO_ERROR:
             size = sum([len(each.records) for each in responses if each.records is not None])
             throttle_ms = call.usage.fetched(size)
             if throttle_ms:
-                return FetchResponse([], *call.context.withhold(), throttle_ms)
+                return FetchResponse([], *context.withhold(), throttle_ms)
         self.fetched_records += call.records
         if self.spans is not None and responses:
             names = [topic_name(self.node, item, call.version) or "" for item in call.context.partitions]
             self.spans.answered(responses, names, call.begun_ms)
-        error, session_id, told = call.context.answer(responses, self.node.clock.now_ms())
+        error, session_id, told = context.answer(responses, self.node.clock.now_ms())
         endpoints: list[NodeEndpoint] = []
         if call.version >= ENDPOINTS_MIN_VERSION:
-            endpoints = leader_endpoints(self.node, {response.leader_id for response in told}, call.listener_name)
-        if error is ErrorCode.NONE:
+            leaders = [each.leader_id for each in told]
+            endpoints = leader_endpoints(self.node, leaders, call.listener_name)
+        if error is _NO_ERROR:
             # Here, and not where it was read: a fetch that waited has read twice, and is answered once.
-            for partition, response in found.sources:
-                if response.records is not None:
-                    size = len(response.records)
+            for partition, item in found.sources:
+                if item.records is not None:
+                    size = len(item.records)
                     self.fetched_bytes += size
                     partition.fetched_bytes += size
         return FetchResponse(told, error, session_id, 0, endpoints)
@@ -239,18 +259,19 @@ class FetchHandler:
         """Read these partitions of a fetch."""
         for item in partitions:
             response = self._read_partition(item, call, found)
-            if response.error is not ErrorCode.NONE:
+            if response.error is not _NO_ERROR:
                 self._hint(item, response, call.version)
             records = response.records
             if records is not None:
                 assert isinstance(records, FileRange)
-                found.read_bytes += records.size
-                found.left = max(found.left - records.size, 0)
-                if records.size <= min(INLINE_READ_BYTES_MAX, found.inline_left):
-                    found.inline_left -= records.size
+                size = records.size
+                found.read_bytes += size
+                found.left = max(found.left - size, 0)
+                if size <= INLINE_READ_BYTES_MAX and size <= found.inline_left:
+                    found.inline_left -= size
                     self._read_inline(response, records, call.version)
             if (
-                response.error is not ErrorCode.NONE
+                response.error is not _NO_ERROR
                 or response.diverging_epoch != -1
                 or response.preferred_read_replica != NEAREST_IS_LEADER
             ):
@@ -272,13 +293,13 @@ class FetchHandler:
             response.error = known_code(ErrorCode.KAFKA_STORAGE_ERROR, version)
 
     def _read_partition(self, item: FetchPartition, call: FetchCall, so_far: Found) -> FetchPartitionResponse:
-        response = FetchPartitionResponse(item.topic, item.topic_id, item.partition, ErrorCode.NONE)
+        response = FetchPartitionResponse(item.topic, item.topic_id, item.partition, _NO_ERROR)
         try:
             if not call.rights.are_all and not self._may_read(item, call):
                 response.error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 return response
             partition = find_partition(self.node, item, call.version, response)
-            if response.error is not ErrorCode.NONE or partition is None:
+            if response.error is not _NO_ERROR or partition is None:
                 return response
             self._check_readable(partition, call)
             if diverges(partition, item, response):
@@ -287,11 +308,12 @@ class FetchHandler:
                 nearest = nearest_replica(self.node, partition, call.request.rack_id, item.fetch_offset)
                 if nearest != NEAREST_IS_LEADER:
                     response.preferred_read_replica = nearest
-                    self._fill(response, partition, None, call.request.isolation)
+                    _fill(response, partition, None, call.request.isolation)
                     return response
+            max_bytes = min(max(item.max_bytes, 0), so_far.left)
             found = partition.read(
                 item.fetch_offset,
-                max_bytes=min(max(item.max_bytes, 0), so_far.left),
+                max_bytes=max_bytes,
                 isolation=call.request.isolation,
                 min_one_batch=so_far.read_bytes == 0,
                 silent_max_s=call.silent_max_s,
@@ -303,24 +325,13 @@ class FetchHandler:
             _log.exception("read failed: topic=%s partition=%d", item.topic or item.topic_id, item.partition)
             response.error = ErrorCode.UNKNOWN_SERVER_ERROR
             return response
-        call.records += max(found.next_offset - item.fetch_offset, 0)
+        next_offset = found.next_offset
+        if next_offset > item.fetch_offset:
+            call.records += next_offset - item.fetch_offset
         if found.records is not None:
             so_far.sources.append((partition, response))
-        self._fill(response, partition, found, call.request.isolation)
+        _fill(response, partition, found, call.request.isolation)
         return response
-
-    @staticmethod
-    def _fill(
-        response: FetchPartitionResponse, partition: Partition, found: LogRange | None, isolation: IsolationLevel
-    ) -> None:
-        response.high_watermark = partition.high_watermark
-        response.last_stable_offset = partition.last_stable_offset
-        response.log_start_offset = partition.log_start_offset
-        if isolation is IsolationLevel.READ_COMMITTED:
-            aborted = () if found is None else found.aborted_transactions
-            response.aborted = [(each.producer_id, each.first_offset) for each in aborted]
-        if found is not None:
-            response.records = found.records
 
     def _check_readable(self, partition: Partition, call: FetchCall) -> None:
         """Refuse readers of what is not led here, unless this follower is in sync: others may be far behind."""
@@ -357,3 +368,16 @@ class FetchHandler:
             min_one_batch=True,
             silent_max_s=call.silent_max_s,
         ).size
+
+
+def _fill(
+    response: FetchPartitionResponse, partition: Partition, found: LogRange | None, isolation: IsolationLevel
+) -> None:
+    response.high_watermark = partition.high_watermark
+    response.last_stable_offset = partition.last_stable_offset
+    response.log_start_offset = partition.log_start_offset
+    if isolation is _READ_COMMITTED:
+        aborted = () if found is None else found.aborted_transactions
+        response.aborted = [(each.producer_id, each.first_offset) for each in aborted]
+    if found is not None:
+        response.records = found.records

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False, boundscheck=True, wraparound=True, nonecheck=True
 """Fetch sessions (KIP-227): a client that reads many partitions names only those that changed, and is told only of
 those.
 
@@ -32,6 +33,9 @@ PARTITIONS_SETTING: Final = "fetch.session.max.partitions"
 OF_ONE_MAX: Final = 41_000
 """Partitions of one session: as many as one request may name by default. More than that go without a session."""
 
+_NO_ERROR: Final = ErrorCode.NONE
+"""At hand for compiled code: a member of an enum costs it more than anything else that it looks up."""
+
 PartitionKey = tuple[str | TopicId, int]
 
 
@@ -61,12 +65,12 @@ class SessionPartition:
             (response.records is not None and len(response.records) > 0)
             or response.high_watermark != self.high_watermark
             or response.log_start_offset != self.log_start_offset
-            or response.error is not ErrorCode.NONE
+            or response.error is not _NO_ERROR
             or response.diverging_epoch != -1
             or response.preferred_read_replica != -1
         )
         # After an error the next good answer is always sent, so that the client learns that it is over.
-        self.high_watermark = -1 if response.error is not ErrorCode.NONE else response.high_watermark
+        self.high_watermark = -1 if response.error is not _NO_ERROR else response.high_watermark
         self.log_start_offset = response.log_start_offset
         return news
 
@@ -126,7 +130,7 @@ class FetchContext:
         uses_topic_ids: bool = False,
         begins: bool = False,
         session: FetchSession | None = None,
-        error: ErrorCode = ErrorCode.NONE,
+        error: ErrorCode = _NO_ERROR,
         owner: str = "",
     ) -> None:
         self._owner = owner
@@ -142,19 +146,19 @@ class FetchContext:
         self, responses: list[FetchPartitionResponse], now_ms: int
     ) -> tuple[ErrorCode, int, list[FetchPartitionResponse]]:
         """Return the error, the session id and the partitions to send."""
-        if self.error is not ErrorCode.NONE:
+        if self.error is not _NO_ERROR:
             return self.error, NO_SESSION_ID, []
         session = self.session
         if session is not None:
             if session.epoch != self._epoch:
                 return ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id, []
-            return ErrorCode.NONE, session.id, session.take(responses)
+            return _NO_ERROR, session.id, session.take(responses)
         if self._begins:
             begun = self._sessions.create(self.partitions, self._uses_topic_ids, now_ms, self._owner)
             if begun is not None:
                 begun.take(responses)
-                return ErrorCode.NONE, begun.id, responses
-        return ErrorCode.NONE, NO_SESSION_ID, responses
+                return _NO_ERROR, begun.id, responses
+        return _NO_ERROR, NO_SESSION_ID, responses
 
     def withhold(self) -> tuple[ErrorCode, int]:
         """Return the error and the session id of an answer that says nothing, because a quota is used up (KIP-219).
@@ -163,10 +167,10 @@ class FetchContext:
         """
         session = self.session
         if session is None:
-            return ErrorCode.NONE, NO_SESSION_ID
+            return _NO_ERROR, NO_SESSION_ID
         if session.epoch != self._epoch:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.id
-        return ErrorCode.NONE, session.id
+        return _NO_ERROR, session.id
 
 
 class FetchSessions:

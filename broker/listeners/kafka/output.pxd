@@ -9,7 +9,9 @@ cdef class Output:
     cdef public bint use_sendfile
     cdef public object _parts
     cdef public object _range
-    cdef public Py_ssize_t _range_sent
+    cdef public Py_ssize_t _range_position
+    cdef public Py_ssize_t _range_end
+    cdef public int _range_source
     cdef public bint writable
     cdef public Py_ssize_t queued_bytes
     cdef public Py_ssize_t sent_bytes
@@ -22,5 +24,7 @@ cdef class Output:
     cpdef object _send(self, object data)
     cpdef object _sent(self, Py_ssize_t size)
     cpdef object _wait_for_room(self, list batch, Py_ssize_t sent)
-    @cython.locals(left=cython.Py_ssize_t, position=cython.Py_ssize_t, sent=cython.Py_ssize_t)
+    @cython.locals(size=cython.Py_ssize_t)
+    cpdef object _begin_range(self, object part)
+    @cython.locals(left=cython.Py_ssize_t, position=cython.Py_ssize_t, sent=cython.Py_ssize_t, source=cython.int)
     cpdef object _send_range(self, object part)

@@ -29,6 +29,9 @@ SENDFILE_BYTES_MAX: Final = 8 << 20
 _JOIN_BYTES_MAX: Final = 16 << 10
 """Up to this the parts of one system call are joined; copying more costs more than giving the kernel a list."""
 
+_WAIT_BYTES: Final = 4 << 10
+"""What of a range is given to the transport where the socket is full: it tells when there is room for more."""
+
 _PARTS_MAX: Final = 512
 """The most parts of one system call (Linux takes 1,024)."""
 
@@ -40,7 +43,9 @@ class Output:
         "_descriptor",
         "_parts",
         "_range",
-        "_range_sent",
+        "_range_end",
+        "_range_position",
+        "_range_source",
         "_transport",
         "queued_bytes",
         "sendfile_bytes",
@@ -58,7 +63,9 @@ class Output:
         self.use_sendfile = plain
         self._parts: deque[Part] = deque()
         self._range: FileRange | None = None
-        self._range_sent = 0
+        # What of it is not sent yet, and the descriptor to send it from; -1: it is read and written.
+        self._range_position = self._range_end = 0
+        self._range_source = -1
         self.writable = True
         self.queued_bytes = 0
         self.sent_bytes = 0
@@ -110,7 +117,7 @@ class Output:
         first = parts[0]
         if isinstance(first, FileRange):
             parts.popleft()
-            self._range, self._range_sent = first, 0
+            self._begin_range(first)
             return
         batch: list[Buffer] = []
         size = 0
@@ -171,10 +178,14 @@ class Output:
         self._sent(len(piece))
         self._transport.write(piece)
 
+    def _begin_range(self, part: FileRange) -> None:
+        size = part.size
+        self._range, self._range_position, self._range_end = part, part.position, part.position + size
+        self._range_source = part.file.fileno() if self.use_sendfile and size >= SENDFILE_BYTES_MIN else -1
+
     def _send_range(self, part: FileRange) -> None:
-        left = part.size - self._range_sent
-        position = part.position + self._range_sent
-        source = part.file.fileno() if self.use_sendfile and part.size >= SENDFILE_BYTES_MIN else -1
+        position, source = self._range_position, self._range_source
+        left = self._range_end - position
         sent = 0
         if source >= 0:
             try:
@@ -186,14 +197,14 @@ class Output:
             self.sendfile_bytes += max(sent, 0)
         if sent <= 0:
             # Too small for sendfile, or the socket is full: a piece through the transport, which waits for room.
-            piece = part.file.read_at(min(left, PIECE_BYTES if source < 0 else _JOIN_BYTES_MAX), position)
+            piece = part.file.read_at(min(left, PIECE_BYTES if source < 0 else _WAIT_BYTES), position)
             if not piece:
                 raise OSError(f"a file ends before position {position + left}, which was promised to a peer")
             sent = len(piece)
             self._transport.write(piece)
         self.sent_bytes += sent
-        self._range_sent += sent
-        if self._range_sent == part.size:
+        self._range_position = position + sent
+        if sent == left:
             self._range = None
 
     def clear(self) -> None:
