@@ -111,10 +111,11 @@ class Segments:
             segment, start = hint
             first_offset = offset
         else:
-            segment, start, header = self._locate(offset)
-            first_offset, limit = header.base_offset, segment.size
-            if first_offset >= upto_offset:
+            located = self._locate(offset)
+            if located is None or located[2].base_offset >= upto_offset:
                 return LogRange(None, offset, offset)
+            segment, start, header = located
+            first_offset, limit = header.base_offset, segment.size
         next_offset = log_end_offset if segment is self.active else self.end_of(segment, log_end_offset)
         if limit - start > max_bytes:
             limit, next_offset = self._fit(segment, start, start + max_bytes, limit, min_one_batch)
@@ -130,23 +131,38 @@ class Segments:
 
     def bytes_from(self, offset: int, max_bytes: int) -> tuple[int, bytes]:
         """Return at most `max_bytes` of one segment from the batch on that holds `offset`, and where that begins."""
-        segment, position, header = self._locate(offset)
+        located = self._locate(offset)
+        if located is None:
+            return offset, b""
+        segment, position, header = located
         return header.base_offset, segment.file.read_at(min(max_bytes, segment.size - position), position)
 
     def batch_base(self, offset: int) -> int:
         """Return the first offset of the batch that holds `offset`; `offset` where it is in none. Raises as `read`."""
         if offset < self.first.base_offset:
             return offset
-        return min(offset, self._locate(offset)[2].base_offset)
+        located = self._locate(offset)
+        return offset if located is None else min(offset, located[2].base_offset)
 
-    def _locate(self, offset: int) -> tuple[Segment, int, BatchHeader]:
+    def _locate(self, offset: int) -> tuple[Segment, int, BatchHeader] | None:
+        """Find the batch that holds `offset`, or the next one. None: a cut in a gap of compaction left none up to the
+        log's end.
+        """
         for segment in self.from_offset(offset):
             if segment.size:
                 found = segment.locate(offset)
                 if found is not None:
                     return segment, *found
-        # The last batch of a log ends at the log's end, so there is one, and it is an index that misleads.
+        if offset >= self._last_batch_end():
+            return None
+        # There is one, and it is an index that misleads.
         raise CorruptBatchError(f"no batch from offset {offset} on is found")
+
+    def _last_batch_end(self) -> int:
+        for segment in reversed(list(self)):
+            if segment.size:
+                return segment.next_offset()
+        return self.first.base_offset
 
     @staticmethod
     def _fit(segment: Segment, start: int, limit: int, end: int, min_one_batch: bool) -> tuple[int, int]:

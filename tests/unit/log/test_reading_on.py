@@ -202,3 +202,30 @@ def test_the_batches_read_are_whole_ones() -> None:
         model.append(2, 20)
     found = log.read(0, 1 << 20, 10)
     assert [header.base_offset for header in iter_batches(found.read())] == [0, 2, 4, 6, 8]
+
+
+def test_R3_a_cut_in_a_gap_of_compaction_leaves_nothing_to_read_there_until_more_is_appended() -> None:
+    log = open_log()
+    model = Model(log)
+    model.append(1, 10)
+    model.append(1, 10, gap=4)
+    model.truncate(3)
+    assert log.log_end_offset == 3
+    for offset in (1, 2):
+        assert log.read(offset, 1000, 3).size == 0
+        assert log.bytes_from(offset, 1000) == b""
+    assert log.read(0, 1000, 3).next_offset == 3
+    model.append(2, 10)
+    for offset in (1, 2, 3):
+        assert log.read(offset, 1000, 5).first_offset == 3
+
+
+def test_R3_a_cut_in_a_gap_behind_a_roll_leaves_nothing_to_read_there() -> None:
+    log = open_log()
+    model = Model(log)
+    model.append(1, 10)
+    model.append(1, 10, gap=4)
+    log.roll(NOW)
+    model.truncate(3)
+    log.roll(NOW)
+    assert log.read(2, 1000, 3).size == 0
