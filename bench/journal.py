@@ -38,7 +38,7 @@ class TimedFile:
     def __init__(self, file: StorageFile, times: list[float]) -> None:
         self._times = times
         self._sync = file.sync
-        for name in ("append", "write_at", "read_at", "map", "size", "truncate", "fileno", "close"):
+        for name in ("append", "write_at", "write_many_at", "read_at", "map", "size", "truncate", "fileno", "close"):
             setattr(self, name, getattr(file, name))
 
     def sync(self) -> None:

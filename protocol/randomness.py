@@ -29,6 +29,14 @@ def new_uuid() -> UUID:
     return UUID(int=source().getrandbits(128), version=4)
 
 
+def new_secret(bits: int) -> int:
+    """Return a number above 0 that nobody can foresee.
+
+    A simulated world always gets the same one: nothing may depend on which it is, and no seed is to change by it.
+    """
+    return (1 << bits) - 3 if _source.get() is not None else _SYSTEM.randrange(1, 1 << bits)
+
+
 def new_token(size: int) -> str:
     """Return `size` random bytes as hexadecimal digits."""
     return source().randbytes(size).hex()

@@ -56,15 +56,21 @@ class DiskFile:
 
     def append(self, buffers: Sequence[Buffer]) -> int:
         begin = self._end
+        self._write_parts(buffers, begin)
+        return begin
+
+    def write_many_at(self, buffers: Sequence[Buffer], position: int) -> None:
+        self._write_parts(buffers, position)
+
+    def _write_parts(self, buffers: Sequence[Buffer], position: int) -> None:
         try:
             if len(buffers) == 1:
-                self._write_all(buffers[0], begin)
+                self._write_all(buffers[0], position)
             else:
-                self._write_many(buffers, begin)
+                self._write_many(buffers, position)
         except OSError:
             self._end = os.fstat(self._descriptor).st_size
             raise
-        return begin
 
     def _write_all(self, data: Buffer, position: int) -> None:
         written = os.pwrite(self._descriptor, data, position)

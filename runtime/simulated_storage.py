@@ -66,6 +66,11 @@ class SimulatedFile:
         with self._storage._operation("write_at", self.path, self._usable):
             self._write(bytes(data), position, "write_at")
 
+    def write_many_at(self, buffers: Sequence[Buffer], position: int) -> None:
+        # To planned faults the same as `append`: a write of what somebody appends.
+        with self._storage._operation("append", self.path, self._usable):
+            self._write(b"".join(buffers), position, "append")
+
     def _write(self, data: bytes, position: int, operation: str) -> None:
         storage = self._storage
         fault = storage._take_fault(operation, self.path)
@@ -221,10 +226,6 @@ class SimulatedStorage:
     def unsynced_bytes(self) -> int:
         """Return how many written bytes a power cut could take."""
         return self._disk.unsynced_bytes()
-
-    def synced_bytes(self, path: str) -> int:
-        """Return how long a file is on the disk itself, whatever a power cut takes."""
-        return len(self._disk.file(path).durable)
 
     def durable_bytes(self, path: str) -> bytes | None:
         """Return what a file is sure to have after a power cut, None where its name may be gone."""

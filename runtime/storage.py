@@ -23,6 +23,13 @@ class StorageFile(Protocol):
 
     def write_at(self, data: Buffer, position: int) -> None: ...
 
+    def write_many_at(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all buffers one behind the other from `position` on, as one vectored write where possible.
+
+        What is there is written over. Raises `OSError`, after which a part of the buffers may be written.
+        """
+        ...
+
     def read_at(self, size: int, position: int) -> bytes:
         """Return up to `size` bytes; fewer only at the end of the file."""
         ...

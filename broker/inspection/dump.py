@@ -23,11 +23,12 @@ from semel.broker.inspection.overlay import OverlayStorage
 from semel.broker.inspection.producer_check import read_snapshot
 from semel.broker.log.checkpoints import read_checkpoint
 from semel.broker.log.journal_format import (
-    ENTRY_BYTES_MAX,
     ENTRY_HEADER_BYTES,
     FILE_HEADER_BYTES,
+    find_entry_headers,
     read_entry_header,
     read_file_header,
+    read_mark,
 )
 from semel.broker.log.offset_index import OffsetIndex
 from semel.broker.log.open_files import OpenFiles
@@ -238,14 +239,17 @@ class Dump:
             base, sequence = head
             yield {"kind": "journal-file", "base_position": base, "first_sequence": sequence, "size_bytes": size}
             position = FILE_HEADER_BYTES
+            mark = read_mark(file)
             while position < size:
                 found = read_entry_header(file.read_at(ENTRY_HEADER_BYTES, position))
                 room = size - position - ENTRY_HEADER_BYTES
-                if found is None or found.sequence != sequence or found.length > min(room, ENTRY_BYTES_MAX):
-                    what = (
-                        f"no whole entry {sequence} here, and {size - position} bytes are left: a torn tail, or damage"
-                    )
-                    yield {"kind": "damage", "position": position, "what": what}
+                if found is None or (found.sequence, found.mark) != (sequence, mark) or found.length > room:
+                    if any(find_entry_headers(file, position, sequence)):
+                        what = f"no whole entry {sequence} here, and later ones behind it: a torn tail, or damage"
+                        yield {"kind": "damage", "position": position, "what": what}
+                    else:
+                        left = f"{size - position} bytes of a former use of the file, or of a write that a crash cut"
+                        yield {"kind": "note", "position": position, "what": f"the entries end here; behind are {left}"}
                     break
                 payload = file.read_at(found.length, position + ENTRY_HEADER_BYTES)
                 yield {

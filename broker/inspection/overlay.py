@@ -75,11 +75,13 @@ class OverlayFile:
 
     def append(self, buffers: Sequence[Buffer]) -> int:
         begin = self._file.size
-        position = begin
+        self.write_many_at(buffers, begin)
+        return begin
+
+    def write_many_at(self, buffers: Sequence[Buffer], position: int) -> None:
         for buffer in buffers:
             self.write_at(buffer, position)
             position += memoryview(buffer).nbytes
-        return begin
 
     def write_at(self, data: Buffer, position: int) -> None:
         view = memoryview(data).cast("B")

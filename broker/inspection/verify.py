@@ -29,6 +29,7 @@ from semel.broker.inspection.overlay import OverlayStorage, open_to_read
 from semel.broker.inspection.transaction_check import check_transactions
 from semel.broker.log.checkpoints import OffsetCheckpoint
 from semel.broker.log.disk_errors import next_after_misplaced
+from semel.broker.log.journal_recovery import SUFFIX
 from semel.broker.log.losses import LOST_OFFSETS, UNSYNCED
 from semel.broker.logs.data_folder import (
     CLEAN_FILE,
@@ -541,7 +542,8 @@ class _Verification:
 
     def _journal_files(self) -> list[str]:
         folder = f"{self._path}/journal"
-        return self._before.list_folder(folder) if self._before.is_folder(folder) else []
+        names = self._before.list_folder(folder) if self._before.is_folder(folder) else []
+        return [name for name in names if name.endswith(SUFFIX)]
 
     def _was_read(self, path: str, more: int) -> None:
         self._done_bytes += more

@@ -2,7 +2,8 @@
 
 An append is in the page cache of its partition's log and in the journal. The journal is synced for a whole group of
 appends at once (group commit) and tells who was waiting; the logs are synced in the background, after which the journal
-is cut. After a crash the journal's entries are put back into the logs where these lost them (D1).
+is cut. After a crash the journal's entries are put back into the logs where these lost them (D1). Files that the logs
+no longer need are written over (`journal_spares.py`).
 
 A position counts the bytes of all entries since the journal was first opened. An entry carries the position up to
 which the journal was known to be durable when it was written. So a bad entry can be judged: where a later one says that
@@ -28,6 +29,7 @@ from semel.broker.log.journal_format import (
     ENTRY_BYTES_MAX,
     ENTRY_HEADER_BYTES,
     FILE_HEADER_BYTES,
+    MARK_BITS,
     EntryType,
     JournalEntry,
     build_entry_header,
@@ -43,9 +45,11 @@ from semel.broker.log.journal_recovery import (
     JournalRecovery,
     find_journal_files,
 )
+from semel.broker.log.journal_spares import SpareFiles
 from semel.broker.log.journal_sync import SyncJob, SyncTimes
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import TopicId
+from semel.protocol.randomness import new_secret
 from semel.runtime.clock import Clock
 from semel.runtime.storage import Buffer, Storage, StorageFile
 from semel.runtime.threads import Threads
@@ -97,6 +101,10 @@ class Journal:
         self._own_executor = executor is None
         self._executor = executor
         self._files: list[JournalFile] = []
+        self._spares = SpareFiles(
+            storage, folder, config.journal_spare_max_bytes // config.journal_file_bytes, config.journal_file_bytes
+        )
+        self._mark = new_secret(MARK_BITS)
         self._file: StorageFile | None = None
         self._file_size = 0
         self._position = 0
@@ -134,7 +142,7 @@ class Journal:
         on_failure: Callable[[SemelError], None] | None = None,
         executor: Executor | None = None,
     ) -> Self:
-        """Find the journal's files, without reading their entries.
+        """Find the journal's files, without reading their entries, and remove the spares of the run before.
 
         `on_failure` is called once, when a write or sync has failed and the journal is closed for good.
         `executor` runs the large syncs; without one the journal makes a thread of its own when it first needs it.
@@ -142,6 +150,7 @@ class Journal:
         """
         journal = cls(storage, folder, clock, config or JournalConfig(), on_failure, executor)
         journal._files = find_journal_files(storage, folder)
+        journal._spares.remove_former()
         if journal._files:
             first = journal._files[0]
             journal._position = first.base
@@ -289,7 +298,7 @@ class Journal:
                 ErrorCode.MESSAGE_TOO_LARGE,
             )
         header = build_entry_header(
-            kind, self._sequence, self._durable_position, topic_id, partition, base_offset, payload
+            kind, self._sequence, self._durable_position, topic_id, partition, base_offset, payload, self._mark
         )
         self._sequence += 1
         self._position += ENTRY_HEADER_BYTES + length
@@ -325,24 +334,26 @@ class Journal:
         parts: list[Buffer] = [self._buffer, *more] if self._buffer else list(more)
         if not parts:
             return
+        size = sum(len(part) for part in parts)
         try:
-            if self._file is None or self._begins_file or self._file_size >= self._config.journal_file_bytes:
+            if self._file is None or self._is_to_roll(size):
                 before, self._file = self._file, self._roll()
-                self._begins_file = False
                 self._close_if_synced(before)
+            self._begins_file = False
             if not self._unsynced_files or self._unsynced_files[-1] is not self._file:
                 self._unsynced_files.append(self._file)
-            self._file.append(parts)
+            self._file.write_many_at(parts, self._file_size)
         except OSError as error:
-            if is_full(error) and self._undo_write():
-                self._wait_for_room(error, parts)
-            else:
+            if not is_full(error) or not self._undo_write():
                 self._fail("written", error)
+            elif self._spares.drop_one():
+                self._write(*more)
+            else:
+                self._wait_for_room(error, parts)
             return
         if self._full is not None:
             _log.info("the disk has room again, and the journal continues")
             self._full, self._full_pause_s = None, _FULL_PAUSE_S
-        size = sum(len(part) for part in parts)
         self._file_size += size
         self._written_position += size
         self._written_sequence = self._sequence
@@ -353,6 +364,12 @@ class Journal:
         is_synced_now = self._job is not None and file in self._job.files
         if file is not None and file not in self._unsynced_files and not is_synced_now:
             file.close()
+
+    def _is_to_roll(self, size: int) -> bool:
+        """Say whether the next `size` bytes begin another file: none is larger than it is to be, but by one write."""
+        if self._file_size == FILE_HEADER_BYTES:
+            return False
+        return self._begins_file or self._file_size + size > self._config.journal_file_bytes
 
     def _undo_write(self) -> bool:
         """Cut what a write that failed left in the file. Nothing of it was synced, and nobody was told of it."""
@@ -388,22 +405,32 @@ class Journal:
             self._full_pause_s = min(self._full_pause_s * 2, _FULL_PAUSE_S_MAX)
 
     def _roll(self) -> StorageFile:
-        """Begin a new file. It is synced with its first group; the one before stays on the list until that is done."""
+        """Begin a file, over a spare where there is one.
+
+        It is synced with its first group; the one before stays on the list until that is done.
+        """
         if not self._storage.exists(self._folder):
             self._storage.make_folder(self._folder)
             self._storage.sync_folder(_parent(self._folder))
         base, first_sequence = self._written_position, self._written_sequence
         path = f"{self._folder}/{base:020d}{SUFFIX}"
+        if self._files and self._files[-1].path == path:
+            self._files.pop()  # a recovery has found nothing but its header
+        if self._folder_unsynced or (self._job is not None and self._job.syncs_folder):
+            # Names reach the disk in their order: entries without the ones before them would look like a loss.
+            self._storage.sync_folder(self._folder)
+        is_spare = self._spares.take(path)
         file = self._storage.open(path, create=True)
         try:
-            file.truncate(0)
-            file.append([build_file_header(base, first_sequence)])
+            if not is_spare:
+                file.truncate(0)
+            file.write_many_at([build_file_header(base, first_sequence)], 0)
         except OSError:
             file.close()
             with suppress(OSError):  # a file without a whole header is the next attempt's to write again
                 self._storage.remove(path)
             raise
-        self._files.append(JournalFile(path, base, first_sequence))
+        self._files.append(JournalFile(path, base, first_sequence, is_own=True))
         self._folder_unsynced = True
         self._file_size = FILE_HEADER_BYTES
         return file
@@ -550,8 +577,8 @@ class Journal:
 
     # --- Cutting ------------------------------------------------------------------------------------------------------
 
-    def take_files_below(self, position: int) -> list[str]:
-        """Forget the files that hold nothing at or past `position`, and return their paths for `remove_files`."""
+    def take_files_below(self, position: int) -> list[JournalFile]:
+        """Forget the files that hold nothing at or past `position`, and return them for `retire_files`."""
         if (
             self._file is not None
             and position >= self._position == self._durable_position
@@ -566,20 +593,24 @@ class Journal:
             ends.append(self._position)
         count = sum(1 for end in ends if end <= min(position, self._durable_position))
         taken, self._files = self._files[:count], self._files[count:]
-        return [file.path for file in taken]
+        for file, end in zip(taken, ends, strict=False):
+            file.size_bytes = FILE_HEADER_BYTES + end - file.base
+        return taken
 
-    def remove_files(self, paths: Sequence[str]) -> None:
-        """Remove files that `take_files_below` gave; safe in another thread.
+    def retire_files(self, files: Sequence[JournalFile], keep_spares: bool = True) -> None:
+        """Give up files that `take_files_below` gave; safe in another thread. Raises `OSError`.
 
-        Oldest first, each for good before the next: a power cut must not leave a gap.
+        keep_spares: keep some of them, to be written over: there is room for them on the disk
         """
-        for path in paths:
-            self._storage.remove(path)
-            self._storage.sync_folder(self._folder)
+        self._spares.retire(files, keep=keep_spares and self._full is None)
 
     def cut(self, position: int) -> None:
         """Remove what the logs have durably themselves: the files that hold nothing at or past `position`."""
-        self.remove_files(self.take_files_below(position))
+        self._spares.remove(self.take_files_below(position))
+
+    def drop_spare(self) -> bool:
+        """Remove one of the files that are kept to be written over. Returns whether that made room."""
+        return self._spares.drop_one()
 
     def close(self) -> None:
         """Sync what is left and close the files. Raises `SemelError` where the sync fails."""
@@ -599,6 +630,7 @@ class Journal:
             self._file = None
             if self._own_executor and self._executor is not None:
                 self._executor.shutdown()
+            self._spares.drop()
 
 
 def _parent(path: str) -> str:

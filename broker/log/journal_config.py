@@ -31,6 +31,15 @@ class JournalConfig(PartConfig):
         minimum=1 << 16,
         long=True,
     )
+    journal_spare_max_bytes: int = setting(
+        256 << 20,
+        "Files of the journal that the logs no longer need are kept up to this (spare files), and written over: that "
+        "is faster than beginning new ones. They are removed when the disk is nearly full, and when the node stops. "
+        "With less than journal.file.bytes none is kept.",
+        unit="bytes",
+        minimum=0,
+        long=True,
+    )
     journal_direct_write_bytes: int = 64 << 10
     """A payload of this size or more is written at once instead of being copied into the buffer."""
     journal_inline_sync_max_bytes: int = 128 << 10

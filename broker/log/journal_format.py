@@ -1,12 +1,16 @@
 # cython: annotation_typing=False, boundscheck=True, wraparound=True
 """The bytes of the journal: its file header, its entries, and reading them out of what a crash left.
 
-    entry   := magic, checksum of the header, checksum of the payload, length of the payload, type,
+    entry   := magic, checksum of the header, checksum of the payload, length of the payload, type, mark,
                sequence, durable position, topic id, partition, base offset, payload
-    file    := file header (position of its first entry, sequence of its first entry), entries
+    file    := file header (position of its first entry, sequence of its first entry), entries, leftovers
 
 All numbers are big-endian, checksums CRC-32C. See `journal` for what they mean. Compiled with the C types of
 journal_format.pxd, because a start after a crash may find a million entries, or interpreted.
+
+Leftovers are what a former use of the file has left behind the end. Its entries have lower sequences. What a client put
+into their payloads may look like an entry, with any sequence: but it lacks the mark, which is drawn for each run of a
+node, and told to nobody. All entries of a file have one mark. Older versions wrote 0 there, and read no mark.
 """
 
 from __future__ import annotations
@@ -25,10 +29,13 @@ from semel.runtime.storage import Buffer, StorageFile
 _ENTRY_MAGIC: Final = b"\xabSJ\x01"
 _FILE_MAGIC: Final = b"SEMELJN\x01"
 _FILE_HEADER: Final = struct.Struct(">8sIqq")
-_CHECKED: Final = struct.Struct(">IIB3xqq16siq")
-"""The part of the entry header that its checksum covers: what follows the checksum."""
-_HEADER: Final = struct.Struct(">IIIB3xqq20sq")
+_CHECKED: Final = struct.Struct(">IIIqq16siq")
+"""The part of the entry header that its checksum covers: what follows the checksum. Type and mark are one number."""
+_HEADER: Final = struct.Struct(">IIIIqq20sq")
 """The same with its checksum before it, to be read: topic id and partition are the entry's place."""
+_SEQUENCE: Final = struct.Struct(">q")
+_SEQUENCE_AT: Final = 20
+_MARK_MASK: Final = (1 << 24) - 1
 _FILE_CHECKED: Final = struct.Struct(">qq")
 _CRC: Final = struct.Struct(">I")
 _SCAN_CHUNK: Final = 1 << 20
@@ -39,6 +46,8 @@ FILE_HEADER_BYTES: Final = _FILE_HEADER.size
 ENTRY_BYTES_MAX: Final = 1 << 30
 """No entry is longer: a length beyond it in a file is damage, and nothing is allocated for it."""
 _HEADER_BYTES: Final = ENTRY_HEADER_BYTES
+MARK_BITS: Final = 24
+ANY_MARK: Final = -1
 
 
 class EntryType(IntEnum):
@@ -61,6 +70,7 @@ class JournalEntry:
         "durable_position",
         "end_position",
         "length",
+        "mark",
         "payload_at",
         "payload_checksum",
         "place",
@@ -76,6 +86,8 @@ class JournalEntry:
     payload_checksum: int
     length: int
     """Of the payload."""
+    mark: int
+    """Of the run that wrote it."""
     data: bytes
     payload_at: int
     end_position: int
@@ -108,9 +120,17 @@ def build_entry_header(
     partition: int,
     base_offset: int,
     payload: Buffer,
+    mark: int = 0,
 ) -> bytes:
     checked = _CHECKED.pack(
-        crc32c(payload), len(payload), kind, sequence, durable_position, topic_id.bytes, partition, base_offset
+        crc32c(payload),
+        len(payload),
+        kind << MARK_BITS | mark,
+        sequence,
+        durable_position,
+        topic_id.bytes,
+        partition,
+        base_offset,
     )
     return b"".join((_ENTRY_MAGIC, _CRC.pack(crc32c(checked)), checked))
 
@@ -140,13 +160,15 @@ def read_entry_header(data: bytes, position: int = 0) -> JournalEntry | None:
     payload_at = position + _HEADER_BYTES
     if payload_at > len(data) or data[position : position + 4] != _ENTRY_MAGIC:
         return None
-    checksum, payload_checksum, length, kind, sequence, durable, place, base_offset = _HEADER.unpack_from(
+    checksum, payload_checksum, length, kind_and_mark, sequence, durable, place, base_offset = _HEADER.unpack_from(
         data, position + 4
     )
+    kind = kind_and_mark >> MARK_BITS
     if crc32c(data, position + 8, payload_at) != checksum or kind not in _TYPES or length > ENTRY_BYTES_MAX:
         return None
     entry = JournalEntry.__new__(JournalEntry)
     entry.type = _TYPES[kind]
+    entry.mark = kind_and_mark & _MARK_MASK
     entry.sequence = sequence
     entry.durable_position = durable
     entry.place = place
@@ -159,8 +181,10 @@ def read_entry_header(data: bytes, position: int = 0) -> JournalEntry | None:
     return entry
 
 
-def read_entries(data: bytes, sequence: int, end_position: int) -> tuple[list[JournalEntry], int, int]:
+def read_entries(data: bytes, sequence: int, end_position: int, mark: int) -> tuple[list[JournalEntry], int, int]:
     """Read the entries that `data` begins with, the first of them number `sequence`, at the position `end_position`.
+
+    mark: of the file, ANY_MARK before its first entry
 
     Returns them, where in `data` the next one begins, and how many bytes that one needs, where it is not whole: 0 where
     there is no right one.
@@ -170,7 +194,7 @@ def read_entries(data: bytes, sequence: int, end_position: int) -> tuple[list[Jo
     position = 0
     while size - position >= _HEADER_BYTES:
         entry = read_entry_header(data, position)
-        if entry is None or entry.sequence != sequence:
+        if entry is None or entry.sequence != sequence or (mark >= 0 and entry.mark != mark):
             return found, position, 0
         end = entry.payload_at + entry.length
         if end > size:
@@ -180,6 +204,7 @@ def read_entries(data: bytes, sequence: int, end_position: int) -> tuple[list[Jo
         end_position += end - position
         entry.end_position = end_position
         found.append(entry)
+        mark = entry.mark
         position = end
         sequence += 1
     return found, position, _HEADER_BYTES
@@ -196,16 +221,26 @@ def by_place(entries: list[JournalEntry]) -> dict[bytes, list[JournalEntry]]:
     return found
 
 
-def find_entry_headers(file: StorageFile) -> Iterator[JournalEntry]:
-    """Yield all readable entry headers of a file, wherever they are."""
+def read_mark(file: StorageFile) -> int:
+    """Return the mark of a file's entries, or ANY_MARK where its first one can't be read."""
+    head = read_entry_header(file.read_at(ENTRY_HEADER_BYTES, FILE_HEADER_BYTES))
+    return ANY_MARK if head is None else head.mark
+
+
+def find_entry_headers(file: StorageFile, begin: int, sequence: int) -> Iterator[JournalEntry]:
+    """Yield the entry headers of a file that can be read, wherever they are from `begin` on: those of its last use, by
+    its mark, with `sequence` or a higher one.
+    """
     size = file.size()
-    begin = 0
+    mark = read_mark(file)
     while begin < size:
         chunk = file.read_at(_SCAN_CHUNK + ENTRY_HEADER_BYTES, begin)
         at = chunk.find(_ENTRY_MAGIC)
         while 0 <= at < _SCAN_CHUNK:
-            head = read_entry_header(chunk, at)
-            if head is not None:
-                yield head
+            # First by the sequence: leftovers may be many, and are no more looked at.
+            if at + ENTRY_HEADER_BYTES <= len(chunk) and _SEQUENCE.unpack_from(chunk, at + _SEQUENCE_AT)[0] >= sequence:
+                head = read_entry_header(chunk, at)
+                if head is not None and mark in (ANY_MARK, head.mark):
+                    yield head
             at = chunk.find(_ENTRY_MAGIC, at + 1)
         begin += _SCAN_CHUNK

@@ -29,6 +29,11 @@ class SyncJob:
         self.seconds = 0.0
         self.done: Future[float] = Future()
 
+    @property
+    def syncs_folder(self) -> bool:
+        """Whether names of files become durable with it."""
+        return self._folder is not None
+
     def run(self) -> float:
         begin = self._clock.monotonic()
         for file in self.files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from semel.runtime.storage import Buffer, StorageFile
@@ -60,6 +61,9 @@ class SharedFile:
 
     def write_at(self, data: Buffer, position: int) -> None:
         self._file.write_at(data, position)
+
+    def write_many_at(self, buffers: Sequence[Buffer], position: int) -> None:
+        self._file.write_many_at(buffers, position)
 
     def map(self, size: int) -> memoryview:
         return self._file.map(size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from semel.protocol.errors import ErrorCode, RetriableError
@@ -25,10 +26,21 @@ class DiskSpace:
     may use the reserve.
     """
 
-    __slots__ = ("_free_bytes", "_is_refusing", "_left", "_path", "_storage", "min_free_bytes", "resume_bytes")
+    __slots__ = (
+        "_free_bytes",
+        "_is_refusing",
+        "_left",
+        "_path",
+        "_storage",
+        "make_room",
+        "min_free_bytes",
+        "resume_bytes",
+    )
 
     def __init__(self, storage: Storage, path: str, min_free_bytes: int) -> None:
         self.min_free_bytes = min_free_bytes
+        self.make_room: Callable[[], bool] | None = None
+        """Gives up something that is of use only while there is room, and returns whether it did."""
         self._storage = storage
         self._path = path
         self._left = 0
@@ -49,9 +61,19 @@ class DiskSpace:
         """Whether clients' appends are refused, by what was free when the file system was last asked."""
         return self._is_refusing
 
+    @property
+    def is_scarce(self) -> bool:
+        """Whether there is hardly more room than the reserve, by what was free when the file system was last asked."""
+        return self._free_bytes < self.resume_bytes
+
     def refresh(self) -> int:
         """Ask the file system, and return what is free."""
+        return self._look(0)
+
+    def _look(self, size: int) -> int:
         self._free_bytes = self._storage.free_bytes(self._path)
+        while (self.is_scarce or size > self._room) and self.make_room is not None and self.make_room():
+            self._free_bytes = self._storage.free_bytes(self._path)
         if self._free_bytes < self.min_free_bytes:
             self._say_whether_refusing(True)
         elif self._is_refusing and self._free_bytes >= self.resume_bytes:
@@ -73,7 +95,7 @@ class DiskSpace:
         """Count `size` bytes that a client is about to append. Raises `RetriableError` (KAFKA_STORAGE_ERROR)."""
         self._left -= size
         if self._left < 0:
-            self.refresh()
+            self._look(size)
             self._left -= size
             if size > self._room:
                 if self._free_bytes < self.resume_bytes:  # else it is this batch alone that is too large

@@ -297,7 +297,7 @@ class LogMaintenance:
             await self._keep_vanished()
             kept = self._unflushed or any(one.offline_error is not None for one in commits.dirty)
             if journal is not None and not kept and journal.error is None:
-                await self._thread.run(journal.remove_files, journal.take_files_below(cut))
+                await self._thread.run(journal.retire_files, journal.take_files_below(cut), not self._space.is_scarce)
             self.flushes += 1
             self.flush_seconds_last = self._clock.monotonic() - begin
             self.flush_seconds_total += self.flush_seconds_last

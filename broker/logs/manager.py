@@ -276,6 +276,8 @@ class LogManager:
         if self.config.durability == Durability.OS.value:
             journal.close()
             self._journal = None
+        else:
+            self.space.make_room = journal.drop_spare
         self._commits = CommitTracker(
             self._journal,
             self.space,

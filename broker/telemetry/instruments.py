@@ -297,7 +297,10 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
             ),
             Instrument("semel.journal.io", "By", _C, "Bytes written to the journal."),
             Instrument("semel.journal.entries", "{entry}", _C, "Appends written to the journal: divide by its syncs."),
-            Instrument("semel.journal.size", "By", _G, "What a recovery would read (bound: journal.max.bytes)."),
+            Instrument(
+                "semel.journal.size", "By", _G,
+                "What a recovery would read; spare files do not count (bound: journal.max.bytes).",
+            ),
             Instrument(
                 "semel.journal.unsynced", "By", _G, "Written and not durable yet (bound: journal.unsynced.max.bytes)."
             ),

@@ -26,7 +26,8 @@ PARTITIONS = 4
 APPENDERS = 8
 TOPIC_ID = TopicId(UUID(int=99))
 LOG_CONFIG = LogConfig(segment_bytes=20_000, retention_ms=-1)
-CONFIG = LogManagerConfig(disk_min_free_bytes=0, journal_flush_bytes=60_000)
+CONFIG = LogManagerConfig(disk_min_free_bytes=0, journal_flush_bytes=60_000, journal_file_bytes=20_000)
+"""Files of the journal are finished with, and written over, all the time."""
 
 
 def open_logs(folder: str) -> LogManager:

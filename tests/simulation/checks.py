@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from semel.broker.log.journal_format import FILE_HEADER_BYTES
+from semel.broker.log.journal_format import ANY_MARK, FILE_HEADER_BYTES, read_entries, read_file_header
 from semel.broker.logs.partition import Partition
 from semel.protocol.batch_header import BatchHeader, iter_batches
 from semel.protocol.control_records import decode_control
@@ -217,7 +217,13 @@ class LogWatch:
         file = max((one for one in journal._files if one.base <= durable), key=attrgetter("base"), default=None)
         if file is None or file.base == durable:
             return
-        on_disk = file.base + max(0, self._node.storage.synced_bytes(file.path) - FILE_HEADER_BYTES)
+        # Not by its length: the file may have been longer in a former use.
+        data = self._node.storage.durable_bytes(file.path) or b""
+        head = read_file_header(data[:FILE_HEADER_BYTES])
+        on_disk = file.base
+        if head == (file.base, file.first_sequence):
+            entries = data[FILE_HEADER_BYTES : FILE_HEADER_BYTES + durable - file.base]
+            on_disk += read_entries(entries, file.first_sequence, file.base, ANY_MARK)[1]
         if on_disk < durable:
             self._ledger.wrong("D1", f"{file.path} counts as durable up to {durable}, and its disk holds {on_disk}")
 

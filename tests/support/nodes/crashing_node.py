@@ -38,7 +38,7 @@ def plant(point: int, count_file: str) -> None:
 
         return call
 
-    for name in ("append", "write_at", "truncate", "sync"):
+    for name in ("append", "write_at", "write_many_at", "truncate", "sync"):
         setattr(DiskFile, name, counted(getattr(DiskFile, name)))
     for name in ("rename", "remove", "remove_tree", "sync_folder"):
         setattr(DiskStorage, name, counted(getattr(DiskStorage, name)))

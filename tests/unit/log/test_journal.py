@@ -245,6 +245,33 @@ def test_D1_what_was_synced_survives_any_power_cut(seed: int) -> None:
     assert bodies(storage) == found, "the tail was cut, so the next reading finds an end"
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_D1_no_file_of_the_journal_is_there_without_the_one_before_it(seed: int) -> None:
+    """Entries without the ones before them would look like a loss of records that were flushed."""
+
+    async def run() -> None:
+        storage = new_storage(seed)
+        executor = HeldExecutor()
+        config = JournalConfig(
+            journal_file_bytes=600,
+            journal_buffer_max_bytes=400,
+            journal_direct_write_bytes=200,
+            journal_inline_sync_max_bytes=0,
+        )
+        journal = new_journal(storage, config, executor=executor)
+        journal.append(TOPIC, 0, 0, [b"000" * 70])
+        if seed % 2:
+            await turn()
+            assert len(executor.held) == 1, "a sync that brings the first name to the disk is under way"
+        for n in range(1, 8):
+            journal.append(TOPIC, 0, n, [b"%03d" % n * 70])
+        storage.crash(power=True)
+        found = bodies(storage)
+        assert found == [b"%03d" % n * 70 for n in range(len(found))]
+
+    asyncio.run(run())
+
+
 def test_D1_journal_goes_on_where_it_was_cut() -> None:
     storage = new_storage()
     journal = new_journal(storage, SMALL)

@@ -25,6 +25,7 @@ from semel.broker.inspection.dump_options import Decoder, DumpOptions
 from semel.broker.inspection.internal_topics import decode_internal
 from semel.broker.inspection.metadata_copy import rows
 from semel.broker.inspection.text import line_of
+from semel.broker.log.journal import Journal
 from semel.broker.log.producer_snapshot import decode_snapshot
 from semel.cli.main import app
 from semel.group_coordinator.records import consumer_schemas, schemas
@@ -34,7 +35,9 @@ from semel.protocol.batch_builder import encode_batch
 from semel.protocol.compression import Compression
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.errors import UsageError
-from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition, new_topic_id
+from semel.runtime.clock import SystemClock
+from semel.runtime.disk_storage import DiskStorage
 from semel.runtime.machine import CoordinatorRecord
 from semel.runtime.simulated_storage import SimulatedStorage
 from semel.txn_coordinator.commit_records import (
@@ -209,6 +212,23 @@ def test_the_journal_is_shown_up_to_where_it_is_torn(tmp_path: Path) -> None:
     torn = dump(path)
     assert torn[-1]["kind"] == "damage"
     assert torn[-1]["position"] == appended[-1]["position"]
+
+
+def test_what_a_former_use_has_left_in_a_journal_file_is_no_damage(tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    journal = Journal.open(DiskStorage(), str(folder), clock=SystemClock())
+    for count in (9, 2):
+        for _ in range(count):
+            journal.append(new_topic_id(), 0, 0, [bytes(make_batch([(b"k", b"v")]))])
+        journal.sync_now()
+        journal.retire_files(journal.take_files_below(journal.position if count == 9 else 0))
+    (path,) = folder.iterdir()
+    entries = dump(path)
+    assert len(of_kind(entries, "journal-entry")) == 2
+    assert entries[-1]["kind"] == "note"
+    assert "the entries end here; behind are" in line_of(entries[-1])
+    assert not of_kind(entries, "damage")
+    journal.close()
 
 
 def test_keys_values_and_headers_are_text_or_base64(tmp_path: Path) -> None:

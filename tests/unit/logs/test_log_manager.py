@@ -305,7 +305,7 @@ def test_R5_what_was_moved_away_is_made_again_once_the_journal_can_be_cut_and_ot
         await node.logs.move_away([(TOPIC_ID, TP.partition)])
         new = TopicPartition("orders", 2)
         wanted = [NewPartition(tp, TOPIC_ID, CONFIG, 0) for tp in (TP, new)]
-        node.storage.fail_next("remove", OSError(errno.EIO, "I/O error"), path_part="journal/")
+        node.storage.fail_next("rename", OSError(errno.EIO, "I/O error"), path_part="journal/")
         assert list(await node.logs.create_partitions(wanted)) == [TP]
         assert node.get(new).log_end_offset == 0
         offline = node.logs.offline.get(TP)

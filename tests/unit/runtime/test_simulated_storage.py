@@ -43,16 +43,6 @@ def test_synced_bytes_and_names_survive_a_power_cut() -> None:
         assert read_whole(storage, "/d/a", size_bytes_max=10) == b"kept"
 
 
-def test_synced_bytes_are_counted_by_what_a_sync_brought_to_the_disk() -> None:
-    storage = new_storage()
-    file = storage.open("/a", create=True)
-    file.append([b"one"])
-    assert storage.synced_bytes("/a") == 0
-    file.sync()
-    file.append([b"two"])
-    assert storage.synced_bytes("/a") == 3
-
-
 def test_the_folders_above_a_new_data_folder_survive_a_power_cut_too() -> None:
     for seed in range(50):
         storage = new_storage(seed)
