@@ -28,6 +28,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import apache_kafka
 from harness import Figure, NodeProcess, machine, number, percentile, running_node, write_json
 
 import semel
@@ -234,6 +235,7 @@ def growth(found: Sequence[Minute], of: Callable[[Minute], float]) -> tuple[floa
 
 
 def main() -> int:
+    apache_kafka.end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0, help="how long (default 60)")
     parser.add_argument("--quick", action="store_true", help="half a minute: to see that it runs")

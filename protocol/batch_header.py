@@ -52,7 +52,9 @@ _PRODUCER_AT: Final = 43
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
+_put_int32: Final = _INT32.pack_into
 _INT64: Final = struct.Struct(">q")
+_put_int64: Final = _INT64.pack_into
 UINT32: Final = struct.Struct(">I")
 _PRODUCER: Final = struct.Struct(">qhi")
 
@@ -374,8 +376,8 @@ def set_base_offset(
     buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int = NO_LEADER_EPOCH
 ) -> None:
     """Give the batch at `position` its offset and leader epoch, in place. The checksum does not cover them."""
-    _INT64.pack_into(buffer, position, base_offset)
-    _INT32.pack_into(buffer, position + _LEADER_EPOCH_AT, leader_epoch)
+    _put_int64(buffer, position, base_offset)
+    _put_int32(buffer, position + _LEADER_EPOCH_AT, leader_epoch)
 
 
 def set_append_time(buffer: bytearray | memoryview, position: int, timestamp_ms: int) -> None:

@@ -60,6 +60,8 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_new_tuple: Final = tuple.__new__
+"""Makes a named tuple without its own constructor, which is plain Python."""
 _BROKEN_PLACES_MAX: Final = 100
 DEFAULT_PRODUCER_ID_EXPIRATION_MS: Final = 24 * 60 * 60 * 1000
 
@@ -316,7 +318,9 @@ class PartitionLog:
         self.log_end_offset = end = last_offset + 1
         if not state.end_offset == end == segment.end_offset:
             self._check_ends()
-        return AppendResult(base_offset, last_offset, append_time_ms, False, max_timestamp_ms, (memoryview(buffer),))
+        return _new_tuple(
+            AppendResult, (base_offset, last_offset, append_time_ms, False, max_timestamp_ms, (memoryview(buffer),))
+        )
 
     def _check_producer(
         self, header: BatchHeader, client: bool, verified: bool | VerificationGuard, now_ms: int

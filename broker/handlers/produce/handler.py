@@ -87,6 +87,8 @@ _FOR_NOW: Final = frozenset(
     }
 )
 """Refusals of a good batch, after which its producer sends it again."""
+_new_tuple: Final = tuple.__new__
+"""Makes a named tuple without its own constructor, which is plain Python."""
 _WRONG_ACKS: Final = "acks must be 0, 1 or -1 (all)"
 
 
@@ -372,7 +374,7 @@ class ProduceHandler:
 
     def _check(self, item: ProducePartition, version: int) -> tuple[Partition, BatchHeader]:
         """Return the partition and the header of the one batch for it. Raises `SemelError`."""
-        tp = TopicPartition(item.topic, item.partition)
+        tp = _new_tuple(TopicPartition, (item.topic, item.partition))
         partition = self.node.partition(tp)
         if version >= PRODUCE_TOPIC_ID_VERSION and (
             not item.topic if partition is None else partition.topic_id != item.topic_id

@@ -1,8 +1,10 @@
+# cython: annotation_typing=False, boundscheck=True, wraparound=True, nonecheck=True
 """Produce and Fetch on the Kafka listener: bytes to requests, answers to frames, and nothing between."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.partitions.leader_hints import leader_endpoints
@@ -27,46 +29,47 @@ def produce_api(handler: ProduceHandler) -> Api:
 
     It is advertised from version 0 on, because librdkafka turns compression off otherwise; 3 is the lowest served.
     """
-
-    def begin(context: RequestContext, frame: memoryview, body: int) -> Answer:
-        version = context.api_version
-        request = ProduceRequest.parse(frame, version, body, entries_max(context.node))
-        request.trace = context.trace
-        if request.acks == ACKS_NONE:
-
-            def dropped(response: ProduceResponse) -> None:
-                if context.usage is not None:
-                    context.usage.produced()
-                _abort_on_error(context, response)
-                context.answer(None)
-
-            response = begin_produce(handler, context.rights, request, version, dropped, context)
-            if response is None:
-                return LATER
-            if context.usage is not None:
-                context.usage.produced()
-            _abort_on_error(context, response)
-            return None
-        if context.usage is not None:
-            return _begin_counted(handler, context, request)
-        response = begin_produce(
-            handler,
-            context.rights,
-            request,
-            version,
-            lambda response: context.answer(_framed(handler, context, response)),
-            context,
-        )
-        return LATER if response is None else _framed(handler, context, response)
-
     return Api(
         ApiKey.PRODUCE,
         PRODUCE_MIN_VERSION,
         PRODUCE_TOPIC_ID_VERSION,
-        begin=begin,
+        begin=partial(_begin_produce, handler),
         pipelined=True,
         advertised_min_version=0,
     )
+
+
+def _begin_produce(handler: ProduceHandler, context: RequestContext, frame: memoryview, body: int) -> Answer:
+    version = context.api_version
+    request = ProduceRequest.parse(frame, version, body, entries_max(context.node))
+    request.trace = context.trace
+    if request.acks == ACKS_NONE:
+        response = begin_produce(handler, context.rights, request, version, partial(_drop, context), context)
+        if response is None:
+            return LATER
+        _note_dropped(context, response)
+        return None
+    if context.usage is not None:
+        return _begin_counted(handler, context, request)
+    done = partial(_answer, handler, context)
+    response = begin_produce(handler, context.rights, request, version, done, context)
+    return LATER if response is None else _framed(handler, context, response)
+
+
+def _answer(handler: ProduceHandler, context: RequestContext, response: ProduceResponse) -> None:
+    context.answer(_framed(handler, context, response))
+
+
+def _drop(context: RequestContext, response: ProduceResponse) -> None:
+    """Take what became of a request with acks=0, which has no answer."""
+    _note_dropped(context, response)
+    context.answer(None)
+
+
+def _note_dropped(context: RequestContext, response: ProduceResponse) -> None:
+    if context.usage is not None:
+        context.usage.produced()
+    _abort_on_error(context, response)
 
 
 def _framed(handler: ProduceHandler, context: RequestContext, response: ProduceResponse) -> Sequence[Part]:
