@@ -335,22 +335,20 @@ class Journal:
         if not parts:
             return
         size = sum(len(part) for part in parts)
-        try:
-            if self._file is None or self._is_to_roll(size):
-                before, self._file = self._file, self._roll()
-                self._close_if_synced(before)
-            self._begins_file = False
-            if not self._unsynced_files or self._unsynced_files[-1] is not self._file:
-                self._unsynced_files.append(self._file)
-            self._file.write_many_at(parts, self._file_size)
-        except OSError as error:
-            if not is_full(error) or not self._undo_write():
+        while True:
+            try:
+                self._write_parts(parts, size)
+                break
+            except OSError as error:
+                if not is_full(error) or not self._undo_write():
+                    self._fail("written", error)
+                    return
+                if not self._spares.drop_one():
+                    self._wait_for_room(error, parts)
+                    return
+            except Exception as error:  # whatever it is: these entries have their numbers, and are in no file
                 self._fail("written", error)
-            elif self._spares.drop_one():
-                self._write(*more)
-            else:
-                self._wait_for_room(error, parts)
-            return
+                return
         if self._full is not None:
             _log.info("the disk has room again, and the journal continues")
             self._full, self._full_pause_s = None, _FULL_PAUSE_S
@@ -358,6 +356,15 @@ class Journal:
         self._written_position += size
         self._written_sequence = self._sequence
         self._buffer = bytearray()
+
+    def _write_parts(self, parts: Sequence[Buffer], size: int) -> None:
+        if self._file is None or self._is_to_roll(size):
+            before, self._file = self._file, self._roll()
+            self._close_if_synced(before)
+        self._begins_file = False
+        if not self._unsynced_files or self._unsynced_files[-1] is not self._file:
+            self._unsynced_files.append(self._file)
+        self._file.write_many_at(parts, self._file_size)
 
     def _close_if_synced(self, file: StorageFile | None) -> None:
         """Close a file that another one follows. What is still to be synced is closed behind its sync."""

@@ -35,7 +35,7 @@ class JournalConfig(PartConfig):
         256 << 20,
         "Files of the journal that the logs no longer need are kept up to this (spare files), and written over: that "
         "is faster than beginning new ones. They are removed when the disk is nearly full, and when the node stops. "
-        "With less than journal.file.bytes none is kept.",
+        "With less than journal.file.bytes none is kept, nor one that a single write has made larger than that.",
         unit="bytes",
         minimum=0,
         long=True,

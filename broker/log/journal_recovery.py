@@ -178,6 +178,17 @@ class JournalRecovery:
             finally:
                 handle.close()
 
+    def _end(self) -> int:
+        """Return the highest position that the files have place for."""
+        return max(found.base + self._size(found.path) - FILE_HEADER_BYTES for found in self.files)
+
+    def _size(self, path: str) -> int:
+        file = self._storage.open(path)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
     def _bad_place(self, count: int, offset: int, end: int) -> str:
         """Name the place where the next entry ought to be."""
         if offset < end:
@@ -189,9 +200,13 @@ class JournalRecovery:
         where one says that what ought to be there had been durable.
         """
         is_torn = False
+        end = self._end()
+        last = self.sequence + (end - self.position) // ENTRY_HEADER_BYTES
         file = self._storage.open(path)
         try:
             for head in find_entry_headers(file, begin, self.sequence):
+                if head.sequence > last or head.durable_position > end:
+                    continue  # there is no place for it in the files: a client has written it, and guessed the mark
                 if head.durable_position > self.position:
                     raise FatalError(
                         f"{bad}: it held records that were acknowledged, and {path} has later ones. Restore the file "

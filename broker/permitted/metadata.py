@@ -54,8 +54,8 @@ async def topics_by_name(
         if missing and not rights.may_with_cluster(AclOperation.CREATE, told=False):
             not_made = await rights.denied(_TOPIC, missing, AclOperation.CREATE)
     asked = [name for name in seen if name not in not_made]
-    finding = metadata.topics_by_name(node, asked, allow_auto_create=allow_auto_create, mutations=mutations)
     unknown = [name async for name in in_turns(asked) if node.metadata.topic(name) is None] if creates else []
+    finding = metadata.topics_by_name(node, asked, allow_auto_create=allow_auto_create, mutations=mutations)
     found = await (to_its_end(_made(node, rights, unknown, finding)) if unknown else finding)
     if not hidden and not not_made:
         return found

@@ -94,6 +94,9 @@ class Output:
 
         Raises `OSError` where a file or the socket fails.
         """
+        if self._transport.is_closing():
+            self.clear()  # what is left would go to a peer that was not sent all before it
+            return False
         if self.writable and self._range is None and len(self._parts) == 1:
             first = self._parts[0]
             if isinstance(first, (bytes, bytearray, memoryview)) and len(first) <= _JOIN_BYTES_MAX:  # most answers
@@ -141,9 +144,9 @@ class Output:
             self._wait_for_room(batch, sent)
 
     def _send(self, data: Buffer) -> None:
-        """Send what is in memory. The transport buffers nothing now, so it need not be asked, but for a closed one."""
+        """Send what is in memory. The transport buffers nothing now, so it need not be asked."""
         size = len(data)
-        if self._descriptor < 0 or self._transport.is_closing():
+        if self._descriptor < 0:
             self._sent(size)
             self._transport.write(data)
             return

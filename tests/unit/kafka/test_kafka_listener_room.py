@@ -483,6 +483,10 @@ class Taker(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.taken = 0
+        self.closing = False
+
+    def is_closing(self) -> bool:
+        return self.closing
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
@@ -499,6 +503,43 @@ def test_S3_a_reader_that_takes_everything_gets_it_in_turns() -> None:
     assert transport.taken == 2 * PIECE_BYTES
     assert not output.pump(lambda: 0.0, 0.005)
     assert transport.taken == 5 * PIECE_BYTES
+
+
+def test_nothing_is_sent_to_a_peer_that_is_being_closed() -> None:
+    """It would get the range of a file without what comes before: that goes through the transport, which drops it."""
+    transport = Taker()
+    output = Output(transport)
+    output.add([bytes(10), bytes(PIECE_BYTES), bytes(10)])
+    transport.closing = True
+    assert not output.pump(lambda: 0.0, 1.0)
+    assert transport.taken == 0
+    assert (output.idle, output.queued_bytes) == (True, 0)
+
+
+def test_a_client_that_sends_no_more_gets_whole_answers_or_less(tmp_path: Path) -> None:
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (partition,) = node.create("t")
+        for n in range(4):
+            partition.append(bytearray(batch(bytes([n]) * 100_000)))
+        large = FetchRequest([FetchPartition("t", ZERO_TOPIC_ID, 0, 0, 1 << 20)], 0, max_bytes=1 << 20)
+        for attempt in range(60):
+            client = await KafkaClient.connect(listener.port)
+            for _ in range(3):
+                client.send(large, 12)
+                client.writer.write(produce_bytes(10))
+            await client.writer.drain()
+            await turns(attempt % 12)
+            client.writer.write_eof()
+            received = await client.reader.read(-1)
+            while len(received) >= 4:
+                (size,) = struct.unpack_from(">i", received)
+                assert 4 < size < 1_000_000, received[:40]
+                if size == len(received) - 4 or size < len(received) - 4:
+                    assert struct.unpack_from(">i", received, 4)[0] >= 0
+                received = received[4 + size :]
+            client.writer.close()
+
+    run_with_listener(test, str(tmp_path))
 
 
 def test_S3_answers_leave_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

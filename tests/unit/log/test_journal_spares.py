@@ -22,11 +22,12 @@ from semel.broker.log.journal_format import (
     build_file_header,
     read_entries,
 )
+from semel.broker.log.journal_spares import SpareFiles
 from semel.broker.logs.disk_space import DiskSpace
 from semel.protocol.errors import FatalError, RetriableError
 from semel.protocol.ids import TopicId
 from semel.runtime.clock import ManualClock
-from semel.runtime.simulated_storage import SimulatedCrash, SimulatedStorage
+from semel.runtime.simulated_storage import SimulatedCrash, SimulatedFile, SimulatedStorage
 
 TOPIC = TopicId(UUID(int=7))
 FOLDER = "/d/journal"
@@ -284,6 +285,20 @@ def test_S1_D1_what_a_client_made_look_like_entries_is_neither_an_entry_nor_a_pr
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize(("sequence", "durable"), [(1 << 50, 1 << 50), (1 << 50, 100), (1, 1 << 50)])
+def test_S1_D1_an_entry_that_no_file_has_place_for_is_no_proof_even_with_the_right_mark(
+    sequence: int, durable: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client may write a million guesses into one file."""
+    monkeypatch.setattr("semel.broker.log.journal.new_secret", lambda bits: 5)
+    forged = build_entry_header(EntryType.APPEND, sequence, durable, TOPIC, 0, 0, b"", mark=5)
+    storage = new_storage()
+    reused(storage, [forged * 8], [b"n"])
+    storage.crash(power=False)
+    assert bodies(storage, ONE_FILE) == [b"n"]
+    assert caplog.text == ""
+
+
 def test_the_entries_of_older_versions_are_read() -> None:
     """They have no mark."""
     storage = new_storage()
@@ -360,6 +375,55 @@ def test_D1_a_full_disk_gets_the_room_of_the_spares() -> None:
     journal.sync_now()
     storage.crash(power=True)
     assert bodies(storage)[-1] == b"z" * 500
+
+
+@pytest.mark.parametrize("size", [10, 500])
+def test_D1_spares_that_make_no_room_however_many_they_are_lose_nothing(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may take the room at once, or hold the files by another name."""
+    storage = new_storage()
+    journal = new_journal(storage)
+    write(journal, b"before")
+    left = 2000
+
+    def drop_one(spares: SpareFiles) -> bool:
+        nonlocal left
+        left -= 1
+        return left >= 0
+
+    monkeypatch.setattr(SpareFiles, "drop_one", drop_one)
+    storage.set_free_bytes(0)
+    with pytest.raises(RetriableError):
+        write(journal, b"w" * size)
+    assert left < 0
+    assert journal.full is not None
+    storage.set_free_bytes(1 << 20)
+    write(journal, b"after")
+    assert journal.durable_position == journal.position
+    storage.crash(power=True)
+    assert bodies(storage) == [b"before", b"w" * size, b"after"]
+
+
+def test_D1_an_error_that_nobody_expected_while_it_is_written_closes_the_journal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it appended has a number, and is in no file: what came behind it would not be found."""
+    storage = new_storage()
+    journal = new_journal(storage)
+    write(journal, b"before")
+
+    def fail(file: SimulatedFile, buffers: object, position: int) -> None:
+        raise RecursionError("unexpected")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SimulatedFile, "write_many_at", fail)
+        with pytest.raises(RetriableError, match="unexpected"):
+            write(journal, b"lost")
+    with pytest.raises(RetriableError):
+        journal.append(TOPIC, 0, 0, [b"after"])
+    storage.crash(power=True)
+    assert bodies(storage) == [b"before"]
 
 
 def test_a_disk_that_is_nearly_full_gets_the_room_of_the_spares_before_clients_are_refused() -> None:
