@@ -41,8 +41,11 @@ class SpareFiles:
 
     def remove_former(self) -> None:
         """Remove what an earlier run has left. Raises `OSError`."""
-        for path in find_spares(self._storage, self._folder):
+        former = find_spares(self._storage, self._folder)
+        for path in former:
             self._storage.remove(path)
+        if former:
+            self._storage.sync_folder(self._folder)
 
     def retire(self, files: Sequence[JournalFile], *, keep: bool) -> None:
         """Turn files of the journal into spares, where `keep` and as far as there is place; remove the others.
@@ -85,6 +88,10 @@ class SpareFiles:
         return False
 
     def drop(self) -> None:
-        """Remove all spares."""
+        """Remove all spares, for good: after a clean stop a start finds nothing to do."""
+        if not self._paths:
+            return
         while self.drop_one():
             pass
+        with suppress(OSError):
+            self._storage.sync_folder(self._folder)

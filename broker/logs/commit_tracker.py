@@ -6,18 +6,30 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from semel.broker.log.disk_errors import is_full
 from semel.broker.log.journal import Journal
 from semel.broker.logs.disk_space import DiskSpace, WriteFailures
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
+from semel.protocol.ids import TopicId, TopicPartition
 from semel.runtime.clock import Clock
 from semel.runtime.storage import Buffer
 from semel.runtime.telemetry.buckets import Buckets
 
-if TYPE_CHECKING:
-    from semel.broker.logs.partition import Partition
+
+class Tracked(Protocol):
+    """What the tracker needs of a partition."""
+
+    @property
+    def tp(self) -> TopicPartition: ...
+
+    @property
+    def topic_id(self) -> TopicId: ...
+
+    def made_durable(self, offset: int) -> None:
+        """Take note that everything below `offset` is durable."""
+        ...
 
 
 class CommitTimes(NamedTuple):
@@ -68,13 +80,13 @@ class CommitTracker:
         self.flush_bytes = flush_bytes
         self.flush_wanted = False
         self._on_flush_wanted = on_flush_wanted
-        self.dirty: dict[Partition, None] = {}
-        """Partitions with appends since their last flush."""
+        self.dirty: dict[Any, None] = {}
+        """Partitions with appends since their last flush. Compiled classes have no type parameters: see `Partition`."""
         self.dirty_bytes = 0
         self.waits_for_room = False
         """Whether somebody waits for a flush for which the disk had no room: it is tried again as soon as there is."""
         self.failures = WriteFailures()
-        self._pending: deque[tuple[int, Partition, int]] = deque()
+        self._pending: deque[tuple[int, Tracked, int]] = deque()
         self.commit_times: CommitTimes | None = None
         """Where it is measured how long appends take to be durable: one of each group that a sync commits."""
         self._sample: tuple[int, float] | None = None
@@ -124,7 +136,7 @@ class CommitTracker:
             self.flush_wanted = True
             self._on_flush_wanted()
 
-    def appended(self, partition: Partition, end_before: int, next_offset: int, buffers: Sequence[Buffer]) -> None:
+    def appended(self, partition: Tracked, end_before: int, next_offset: int, buffers: Sequence[Buffer]) -> None:
         """Note what was just appended to a partition's log. Raises `SemelError` where the journal has failed.
 
         end_before, next_offset: where the log ended before that, and ends now
@@ -149,7 +161,7 @@ class CommitTracker:
         if position <= journal.durable_position:
             self._durable(journal.durable_position)
 
-    def flush_begins(self) -> list[Partition]:
+    def flush_begins(self) -> list[Any]:
         """Return the partitions that are dirty, and count again what is appended from here on."""
         dirty = list(self.dirty)
         self.dirty.clear()
@@ -157,7 +169,7 @@ class CommitTracker:
         self.flush_wanted = self.waits_for_room = False
         return dirty
 
-    def truncated(self, partition: Partition, offset: int) -> None:
+    def truncated(self, partition: Tracked, offset: int) -> None:
         """Note that a partition's log was cut at `offset`."""
         self.dirty[partition] = None
         if self.journal is not None:

@@ -227,7 +227,7 @@ class FetchHandler:
                 return FetchResponse([], *context.withhold(), throttle_ms)
         self.fetched_records += call.records
         if self.spans is not None and responses:
-            names = [topic_name(self.node, item, call.version) or "" for item in call.context.partitions]
+            names = [topic_name(self.node, asked, call.version) or "" for asked in call.context.partitions]
             self.spans.answered(responses, names, call.begun_ms)
         error, session_id, told = context.answer(responses, self.node.clock.now_ms())
         endpoints: list[NodeEndpoint] = []

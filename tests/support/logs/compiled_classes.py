@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pytest
+if TYPE_CHECKING:
+    import pytest
 
 _HEAP_TYPE: Final = 1 << 9
 """Py_TPFLAGS_HEAPTYPE: the class was made by Python, which lets its attributes be set."""
@@ -31,8 +32,16 @@ class _Namespace:
         ctypes.pythonapi.PyType_Modified(ctypes.py_object(self._owner))
 
 
+def plant(owner: type, name: str, value: Any) -> None:
+    """Set a method for good. Compiled code that calls it with C types is not reached by it."""
+    if owner.__flags__ & _HEAP_TYPE:
+        setattr(owner, name, value)
+    else:
+        _Namespace(owner)[name] = value
+
+
 def set_method(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, value: Any) -> None:
-    """Do what `monkeypatch.setattr` does. Compiled code that calls a method with C types is not reached by it."""
+    """Do what `monkeypatch.setattr` does, as far as `plant` does."""
     if owner.__flags__ & _HEAP_TYPE:
         monkeypatch.setattr(owner, name, value)
     else:

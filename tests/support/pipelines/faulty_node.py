@@ -5,7 +5,12 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "logs"))
+
+from compiled_classes import plant
 
 from semel.broker.handlers.write_txn_markers import LocalMarkerWriter
 from semel.broker.log.producer_state import ProducerState
@@ -50,7 +55,7 @@ def lso_ignored() -> None:
         found = read(self, *args, **{**more, "isolation": IsolationLevel.READ_UNCOMMITTED})
         return found._replace(aborted_transactions=())
 
-    Partition.read = read_all  # type: ignore[method-assign, assignment]
+    plant(Partition, "read", read_all)
 
 
 def marker_before_decision() -> None:
@@ -120,7 +125,7 @@ def batches_passed_over() -> None:
                 return read(self, first.next_offset, **more)
         return found
 
-    Partition.read = read_on  # type: ignore[method-assign, assignment]
+    plant(Partition, "read", read_on)
 
 
 FAULTS: dict[str, Callable[[], None]] = {

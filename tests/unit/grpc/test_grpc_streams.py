@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from compiled_classes import set_method
 from running_node import batch, channel_to, create_topic, running_node
 
 from semel.broker.listeners.grpc.data_service import UNANSWERED_MAX
@@ -115,8 +116,8 @@ def test_a_stream_of_produce_has_a_bound_of_unanswered_requests(tmp_path: Path) 
                 full.set()
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(partition), "when_committed", never_yet)
-            patch.setattr(type(partition), "high_watermark", property(lambda self: 0))
+            set_method(patch, type(partition), "when_committed", never_yet)
+            set_method(patch, type(partition), "high_watermark", property(lambda self: 0))
             call = data.Produce(requests())
             await full.wait()
             for _ in range(100):
