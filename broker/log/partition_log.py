@@ -53,6 +53,7 @@ from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import NO_TIMESTAMP, ProducerIdAndEpoch, TopicId, TopicPartition
 from semel.protocol.int_bounds import INT32_MAX
+from semel.protocol.named_tuples import new_tuple
 from semel.runtime.invariants import BrokenInvariantError, check
 from semel.runtime.storage import Buffer, Storage
 
@@ -60,8 +61,6 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_new_tuple: Final = tuple.__new__
-"""Makes a named tuple without its own constructor, which is plain Python."""
 _BROKEN_PLACES_MAX: Final = 100
 DEFAULT_PRODUCER_ID_EXPIRATION_MS: Final = 24 * 60 * 60 * 1000
 
@@ -318,7 +317,7 @@ class PartitionLog:
         self.log_end_offset = end = last_offset + 1
         if not state.end_offset == end == segment.end_offset:
             self._check_ends()
-        return _new_tuple(
+        return new_tuple(
             AppendResult, (base_offset, last_offset, append_time_ms, False, max_timestamp_ms, (memoryview(buffer),))
         )
 

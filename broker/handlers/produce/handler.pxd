@@ -25,7 +25,7 @@ cdef class ProduceHandler:
     cdef public object large_requests
     cdef public bint names_leaders
 
-    @cython.locals(acks=cython.int, is_known=cython.bint, answers=list, item=ProducePartition, appended=tuple)
+    @cython.locals(acks=cython.int, answers=list, item=ProducePartition, appended=tuple)
     cpdef object begin_part(self, ProduceRequest request, int version, object done, object turn)
     cdef bint _is_in_doubt(self, ProducePartitionResponse answer) except -1
     cdef object _name_topics(self, ProduceRequest request)

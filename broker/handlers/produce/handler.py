@@ -59,6 +59,7 @@ from semel.protocol.kafka.produce import (
     ProduceRequest,
     ProduceResponse,
 )
+from semel.protocol.named_tuples import new_tuple
 
 if TYPE_CHECKING:
     from semel.broker.log.verification import VerificationGuard
@@ -87,8 +88,6 @@ _FOR_NOW: Final = frozenset(
     }
 )
 """Refusals of a good batch, after which its producer sends it again."""
-_new_tuple: Final = tuple.__new__
-"""Makes a named tuple without its own constructor, which is plain Python."""
 _WRONG_ACKS: Final = "acks must be 0, 1 or -1 (all)"
 
 
@@ -165,13 +164,13 @@ class ProduceHandler:
         if version >= PRODUCE_TOPIC_ID_VERSION:
             self._name_topics(request)
         acks = request.acks
-        is_known = acks in (ACKS_NONE, ACKS_LEADER, ACKS_ALL)
-        if request.transactional_id is not None or not is_known:
+        if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
             run = ProduceRun(self, request, version, done)
-            if not is_known:
-                run.fail_all(ErrorCode.INVALID_REQUIRED_ACKS, _WRONG_ACKS)
-            elif request.transactional_id is not None:
-                self._begin_transactional(run, request.transactional_id, turn)
+            run.fail_all(ErrorCode.INVALID_REQUIRED_ACKS, _WRONG_ACKS)
+            return run.result()
+        if request.transactional_id is not None:
+            run = ProduceRun(self, request, version, done)
+            self._begin_transactional(run, request.transactional_id, turn)
             return run.result()
         answers: list[ProducePartitionResponse] = []
         for index, item in enumerate(request.partitions):
@@ -374,7 +373,7 @@ class ProduceHandler:
 
     def _check(self, item: ProducePartition, version: int) -> tuple[Partition, BatchHeader]:
         """Return the partition and the header of the one batch for it. Raises `SemelError`."""
-        tp = _new_tuple(TopicPartition, (item.topic, item.partition))
+        tp = new_tuple(TopicPartition, (item.topic, item.partition))
         partition = self.node.partition(tp)
         if version >= PRODUCE_TOPIC_ID_VERSION and (
             not item.topic if partition is None else partition.topic_id != item.topic_id

@@ -218,7 +218,7 @@ class KafkaConnection:
         self._exclusive = False
         self._in_flight = 0
         self._flushes: Flushes = listener.flushes
-        # Whether it waits for others with its answers, or will look for some itself.
+        # Whether its answers wait for those of other connections.
         self._flush_waits = False
         self._flush_scheduled = False
         self._reading_paused = False
@@ -309,9 +309,7 @@ class KafkaConnection:
         self._work()
         if not self._flush_waits:
             self._flush_waits = True
-            if not self._flushes.wait(self, self._descriptor, self._turn):
-                self._flush_waits = False
-                self._flush()
+            self._flushes.flush(self, self._descriptor, self._turn)
 
     def pause_writing(self) -> None:
         assert self.output is not None
@@ -718,7 +716,7 @@ class KafkaConnection:
         of_api.duration_total += seconds
 
     def flush(self) -> None:
-        """Send what is answered, after others (see `Flushes`)."""
+        """Send what is answered: for `Flushes`, which says when."""
         self._flush_waits = False
         try:
             self._flush()

@@ -9,8 +9,9 @@ cdef class Flushes:
     cdef bint _is_scheduled
     cdef Py_ssize_t _last
     cdef double _last_at
+    cdef double _first_at
 
     @cython.locals(others=cython.bint)
-    cpdef bint wait(self, object connection, Py_ssize_t number, double now) except -1
+    cpdef object flush(self, object connection, Py_ssize_t number, double now)
     @cython.locals(waiting=list)
     cpdef object _flush_all(self)

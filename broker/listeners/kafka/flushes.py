@@ -14,6 +14,8 @@ from typing import Final, Protocol
 
 TOGETHER_MAX: Final = 16
 """So many connections wait for each other at most."""
+TOGETHER_S: Final = 0.001
+"""And so long, but for the turn of the one that comes behind it: what others ask for may take long (S3)."""
 BUSY_S: Final = 0.0002
 """Requests of two connections that come within this time are busy at the same time."""
 
@@ -36,9 +38,10 @@ class Flushes:
         self._is_scheduled = False
         self._last = -1
         self._last_at = float("-inf")
+        self._first_at = 0.0
 
-    def wait(self, connection: Flushed, number: int, now: float) -> bool:
-        """Have `connection.flush` called later in this turn, if others are busy too. Returns whether it will be.
+    def flush(self, connection: Flushed, number: int, now: float) -> None:
+        """Have `connection.flush` called: at once, or later in this turn where others are busy too.
 
         number: which connection it is
         now:    when its requests came, in seconds of the loop's clock
@@ -46,15 +49,17 @@ class Flushes:
         others = number != self._last and now - self._last_at < BUSY_S
         self._last = number
         self._last_at = now
-        if not others:
-            return False
+        if not others and not self._waiting:
+            connection.flush()
+            return
+        if not self._waiting:
+            self._first_at = now
         self._waiting.append(connection)
-        if len(self._waiting) >= TOGETHER_MAX:
+        if not others or len(self._waiting) >= TOGETHER_MAX or now - self._first_at >= TOGETHER_S:
             self._flush_all()
         elif not self._is_scheduled:
             self._is_scheduled = True
             self._call_soon(self._end_of_turn)
-        return True
 
     def _end_of_turn(self) -> None:
         self._is_scheduled = False

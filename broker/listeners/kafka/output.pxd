@@ -18,10 +18,10 @@ cdef class Output:
     cdef public Py_ssize_t sendfile_bytes
 
     cpdef object add(self, object parts)
-    @cython.locals(size=cython.Py_ssize_t)
+    @cython.locals(size=cython.Py_ssize_t, batch=list)
     cpdef object _send_next(self)
-    @cython.locals(size=cython.Py_ssize_t, sent=cython.Py_ssize_t)
-    cpdef object _send(self, object data)
+    @cython.locals(sent=cython.Py_ssize_t)
+    cpdef object _send(self, list batch, Py_ssize_t size)
     cpdef object _sent(self, Py_ssize_t size)
     cpdef object _wait_for_room(self, list batch, Py_ssize_t sent)
     @cython.locals(size=cython.Py_ssize_t)

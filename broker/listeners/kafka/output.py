@@ -101,7 +101,7 @@ class Output:
             first = self._parts[0]
             if isinstance(first, (bytes, bytearray, memoryview)) and len(first) <= _JOIN_BYTES_MAX:  # most answers
                 self._parts.clear()
-                self._send(first)
+                self._send([first], len(first))
                 return False
         while self.writable:
             if self._range is not None:
@@ -132,31 +132,23 @@ class Output:
             batch.append(part)
             size += len(part)
             parts.popleft()
-        if size <= _JOIN_BYTES_MAX or self._descriptor < 0:
-            self._send(batch[0] if len(batch) == 1 else b"".join(batch))
+        if len(batch) > 1 and (size <= _JOIN_BYTES_MAX or self._descriptor < 0):
+            batch = [b"".join(batch)]
+        self._send(batch, size)
+
+    def _send(self, batch: list[Buffer], size: int) -> None:
+        """Send what is in memory. The transport buffers nothing now, so it need not be asked."""
+        if self._descriptor < 0:
+            self._sent(size)
+            self._transport.write(batch[0])
             return
         try:
-            sent = os.writev(self._descriptor, batch)
+            sent = os.write(self._descriptor, batch[0]) if len(batch) == 1 else os.writev(self._descriptor, batch)
         except (BlockingIOError, InterruptedError):
             sent = 0
         self._sent(sent)
         if sent < size:
             self._wait_for_room(batch, sent)
-
-    def _send(self, data: Buffer) -> None:
-        """Send what is in memory. The transport buffers nothing now, so it need not be asked."""
-        size = len(data)
-        if self._descriptor < 0:
-            self._sent(size)
-            self._transport.write(data)
-            return
-        try:
-            sent = os.write(self._descriptor, data)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        self._sent(sent)
-        if sent < size:
-            self._wait_for_room([data], sent)
 
     def _sent(self, size: int) -> None:
         self.queued_bytes -= size

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 from held_executor import HeldExecutor
+from small_journal import FOLDER, SMALL, TOPIC, new_storage
 
 from semel.broker.log.journal import Journal, JournalConfig
 from semel.broker.log.journal_format import ENTRY_HEADER_BYTES, FILE_HEADER_BYTES, EntryType, JournalEntry
@@ -20,22 +21,6 @@ from semel.protocol.ids import TopicId
 from semel.runtime.clock import ManualClock
 from semel.runtime.simulated_storage import SimulatedStorage
 from semel.runtime.storage import StorageFile
-
-TOPIC = TopicId(UUID(int=7))
-FOLDER = "/d/journal"
-SMALL = JournalConfig(
-    journal_file_bytes=600,
-    journal_buffer_max_bytes=400,
-    journal_direct_write_bytes=200,
-    journal_unsynced_max_bytes=1 << 20,
-)
-
-
-def new_storage(seed: int = 0) -> SimulatedStorage:
-    storage = SimulatedStorage(seed)
-    storage.make_folder("/d")
-    storage.sync_folder("/")
-    return storage
 
 
 def new_journal(storage: SimulatedStorage, config: JournalConfig | None = None, **more: Any) -> Journal:
@@ -178,12 +163,7 @@ def test_D1_file_written_during_its_own_sync_and_then_rolled_is_synced_again() -
     async def run() -> None:
         storage = new_storage()
         executor = HeldExecutor()
-        config = JournalConfig(
-            journal_file_bytes=600,
-            journal_buffer_max_bytes=400,
-            journal_direct_write_bytes=200,
-            journal_inline_sync_max_bytes=0,
-        )
+        config = replace(SMALL, journal_inline_sync_max_bytes=0)
         journal = new_journal(storage, config, executor=executor)
         waits = [asyncio.ensure_future(journal.wait_durable(journal.append(TOPIC, 0, 0, [b"a"])))]
         await turn()
@@ -252,12 +232,7 @@ def test_D1_no_file_of_the_journal_is_there_without_the_one_before_it(seed: int)
     async def run() -> None:
         storage = new_storage(seed)
         executor = HeldExecutor()
-        config = JournalConfig(
-            journal_file_bytes=600,
-            journal_buffer_max_bytes=400,
-            journal_direct_write_bytes=200,
-            journal_inline_sync_max_bytes=0,
-        )
+        config = replace(SMALL, journal_inline_sync_max_bytes=0)
         journal = new_journal(storage, config, executor=executor)
         journal.append(TOPIC, 0, 0, [b"000" * 70])
         if seed % 2:

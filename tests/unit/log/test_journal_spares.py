@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from uuid import UUID
 
 import pytest
+from small_journal import FOLDER, SMALL, TOPIC, new_storage
 
 from semel.broker.log import journal as journal_module
 from semel.broker.log.journal import Journal, JournalConfig
@@ -25,26 +25,10 @@ from semel.broker.log.journal_format import (
 from semel.broker.log.journal_spares import SpareFiles
 from semel.broker.logs.disk_space import DiskSpace
 from semel.protocol.errors import FatalError, RetriableError
-from semel.protocol.ids import TopicId
 from semel.runtime.clock import ManualClock
 from semel.runtime.simulated_storage import SimulatedCrash, SimulatedFile, SimulatedStorage
 
-TOPIC = TopicId(UUID(int=7))
-FOLDER = "/d/journal"
-SMALL = JournalConfig(
-    journal_file_bytes=600,
-    journal_buffer_max_bytes=400,
-    journal_direct_write_bytes=200,
-    journal_unsynced_max_bytes=1 << 20,
-)
 ONE_FILE = JournalConfig(journal_file_bytes=1 << 16)
-
-
-def new_storage(seed: int = 0) -> SimulatedStorage:
-    storage = SimulatedStorage(seed)
-    storage.make_folder("/d")
-    storage.sync_folder("/")
-    return storage
 
 
 def new_journal(storage: SimulatedStorage, config: JournalConfig = SMALL) -> Journal:
