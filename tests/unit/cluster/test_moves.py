@@ -96,7 +96,7 @@ def test_R5_who_gets_a_replica_back_begins_with_nothing_also_after_a_power_cut(t
         for number in range(3):
             await made.produce(T0, b"%d" % number)
         await moved(made, T0, first, third)
-        assert not has_directory(made, second, T0)
+        await made.until(lambda: not has_directory(made, second, T0))
         await made.kill(third)
         await made.in_sync(T0, first)
         await moved(made, T0, first, second)
