@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from semel.broker.logs.data_folder import NODE_LOCK_FILE
 from semel.broker.metadata.chain import Position
 from semel.broker.metadata.store import METADATA_FILE, MetadataStore, sqlite_url
-from semel.broker.metadata.tables import CHANGES, NODES, SNAPSHOTS
+from semel.broker.metadata.tables import CHANGES, NODES, REMOTE_LOGS, REMOTE_SEGMENTS, REMOTE_TABLES, SNAPSHOTS
 from semel.protocol.errors import UsageError
 from semel.runtime.storage import Storage
 
@@ -22,6 +22,11 @@ _ROWS: Final = 1_000
 
 class _Copy(MetadataStore):
     """A store whose tables can be copied as they are."""
+
+    def create_remote(self) -> None:
+        """Create the tables of the remote storage where they are missing."""
+        with self._transaction() as connection:
+            REMOTE_TABLES.create_all(connection)
 
     def rows(self, table: sa.Table) -> list[dict[str, object]]:
         with self._transaction() as connection:
@@ -75,7 +80,9 @@ def _copy(source: _Copy, target: _Copy) -> Position:
     image = source.load()
     if not image.cluster_id:
         raise UsageError(f"the metadata in {source.location} is empty: the node was never started")
+    source.create_remote()
     target.create()
+    target.create_remote()
     there = target.load()
     if there.position == image.position:
         return image.position  # an earlier attempt had got so far
@@ -83,7 +90,7 @@ def _copy(source: _Copy, target: _Copy) -> Position:
         raise UsageError(
             f"the database {target.location} has metadata of the cluster {there.cluster_id}: name an empty one"
         )
-    target.take_over({table: source.rows(table) for table in (CHANGES, SNAPSHOTS, NODES)})
+    target.take_over({table: source.rows(table) for table in (CHANGES, SNAPSHOTS, NODES, REMOTE_LOGS, REMOTE_SEGMENTS)})
     if target.load().position != image.position:
         raise UsageError(f"the copy in {target.location} is not what {source.location} has: empty it, and try again")
     return image.position

@@ -95,6 +95,10 @@ from semel.broker.start_errors import (
     peers_not_bound,
 )
 from semel.broker.telemetry.tracing import NodeTracing
+from semel.broker.tiers.no_store import NoStore
+from semel.broker.tiers.object_store import ObjectStore
+from semel.broker.tiers.setup import make_tier
+from semel.broker.tiers.tier import Tier
 from semel.broker.told_addresses import check_may_name_listeners, named_endpoints, told_endpoints, told_peers
 from semel.broker.users.tokens import Tokens, tokens_of
 from semel.broker.users.users import Users, follow_cluster, users_of
@@ -151,9 +155,11 @@ class Node:
         may_join: bool = True,
         interceptor: Interceptor | None = None,
         metadata_store: MetadataStore | None = None,
+        object_store: ObjectStore | None = None,
     ) -> None:
         self._configured = loaded
         self._metadata_store = metadata_store
+        self._object_store = object_store
         self._interceptor = interceptor
         self._accept_data_loss = accept_data_loss
         self._may_join = may_join
@@ -198,6 +204,7 @@ class Node:
         self._duties: list[asyncio.Task[None]] = []
         self._metrics: NodeMetrics | None = None
         self._tracing: NodeTracing | None = None
+        self._tier: Tier | None = None
         self._audit_export: AuditExport | None = None
         self.is_serving = False
         """Whether it can be used: it has started, and does not stop yet."""
@@ -219,6 +226,7 @@ class Node:
         may_join: bool = True,
         interceptor: Interceptor | None = None,
         metadata_store: MetadataStore | None = None,
+        object_store: ObjectStore | None = None,
     ) -> Node:
         """Start a node and return it when its `listeners` accept.
 
@@ -229,8 +237,8 @@ class Node:
         known offsets. With `accept_metadata_loss` it starts though the metadata lacks changes that it has applied, and
         sets aside the logs that the metadata does not know. Without `may_join` it starts only where the metadata has
         its node.id: after it was removed, it does not come back as a new node. `interceptor` stands between the
-        listeners and what answers, for tests of clients. `metadata_store` takes the place of the one that metadata.url
-        names, for simulations.
+        listeners and what answers, for tests of clients. `metadata_store` and `object_store` take the places of those that
+        metadata.url and remote.storage.url name, for simulations.
         Raises `ConfigError` and `NodeStartError`, and leaves nothing behind.
         """
         warn_if_interpreted()
@@ -247,6 +255,7 @@ class Node:
             may_join=may_join,
             interceptor=interceptor,
             metadata_store=metadata_store,
+            object_store=object_store,
         )
         try:
             await node._take_addresses_and_folder(listeners)
@@ -370,6 +379,11 @@ class Node:
         return self._cluster_changes
 
     @property
+    def tier(self) -> Tier | None:
+        """What the node does with its remote storage; None where it has none."""
+        return self._tier
+
+    @property
     def metadata_behind_max(self) -> int:
         """How many changes the node lacks that is furthest behind; 0 where this node is not the controller."""
         return 0 if self._cluster is None else self._cluster.behind_max
@@ -458,7 +472,7 @@ class Node:
         begun = self.clock.monotonic()
         try:
             self._open_logs()
-        except NodeStartError:
+        except (ConfigError, NodeStartError):
             raise
         except (SemelError, OSError, ValueError) as error:
             raise as_start_error(error, StartFailure.DATA_FOLDER) from error
@@ -555,6 +569,8 @@ class Node:
         )
         self._begin_duty("watch the logs", duties.watch())
         self._begin_duty("bring offline partitions back", duties.bring_back())
+        if self._tier is not None:
+            self._begin_duty("look after the remote storage", self._tier.run())
         self._begin_duty("remove delegation tokens that have expired", remove_expired(self))
         self.is_serving = True
 
@@ -664,6 +680,10 @@ class Node:
             on_failure=self._fail,
             executor=self._executor,
         )
+        self._tier = make_tier(
+            self, self.data_dir, self._take_parts, self._object_store, in_folder=self._metadata_is_in_folder
+        )
+        self._logs.remote_part = NoStore if self._tier is None else self._tier.part_of
         self._logs.on_vanished = self._log_is_gone
         self._logs.before_new = self._history.remembered
         report = self._logs.open(
@@ -821,6 +841,11 @@ class Node:
             _log.exception("the background task %r failed", what)
             self._fail(SemelError(f"the background task {what!r} failed: {'; '.join(causes_of(error))}"))
 
+    async def _take_parts(self, partitions: Collection[TopicPartition]) -> None:
+        """Have partitions that were begun anew take their parts: who leads them is in the metadata."""
+        if self._follower is not None:
+            await self._follower.take_parts(list(partitions), self.metadata.image)
+
     def _log_is_gone(self, partition: Partition) -> None:
         if self._coordinators is not None and self.is_serving:
             self._coordinators.log_is_gone(partition)
@@ -847,6 +872,9 @@ class Node:
         self._duties = []
         if self._replicas is not None:
             await self._replicas.close()
+        tier, self._tier = self._tier, None
+        if tier is not None:
+            await tier.close()
         for part in (self._logs, self._metadata, self._history):
             if part is not None:
                 try:

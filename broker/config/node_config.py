@@ -19,6 +19,7 @@ from semel.broker.config.delegation import DelegationConfig, SaslAndDelegation
 from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.config.permissions import PermissionConfig
 from semel.broker.config.quotas import QuotaConfig
+from semel.broker.config.remote_storage import RemoteStorageConfig
 from semel.broker.config.sasl import SaslAndTokens, SaslConfig
 from semel.broker.config.tls import TlsConfig
 from semel.broker.config.tokens import TokenConfig
@@ -335,6 +336,7 @@ PARTS: Final[Mapping[type[PartConfig], str]] = MappingProxyType(
         TopicSettings: "Topics",
         LogManagerConfig: "Logs",
         LogDefaults: "Logs",
+        RemoteStorageConfig: "Remote storage",
         ProduceSettings: "Logs",
         KafkaLimits: "The Kafka listener",
         TransactionConfig: "Transactions",
@@ -360,6 +362,7 @@ class NodeConfig(
     TopicSettings,
     LogManagerConfig,
     LogDefaults,
+    RemoteStorageConfig,
     ProduceSettings,
     KafkaLimits,
     TransactionConfig,

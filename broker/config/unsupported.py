@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-_NO_TIERS: Final = "there is no tiered storage, all segments are local"
+_NO_DISABLE: Final = "what is in the remote storage stays there: raise local.retention.ms to have it on the disk, too"
 _LEVEL: Final = "codecs are used at their default level"
 _FLUSH: Final = "the node's durability says what an acknowledgement promises"
 
@@ -18,17 +18,16 @@ INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
         "compression.zstd.level": _LEVEL,
         "flush.messages": _FLUSH,
         "flush.ms": _FLUSH,
-        "local.retention.bytes": _NO_TIERS,
-        "local.retention.ms": _NO_TIERS,
         "message.downconversion.enable": "batches are sent in the one format there is, as by Kafka 4",
         "message.format.version": "batches are kept in the one format there is, as by Kafka 4",
         "message.timestamp.difference.max.ms": (
             "use message.timestamp.before.max.ms and message.timestamp.after.max.ms, as with Kafka 4"
         ),
         "preallocate": "segments grow as they are written",
-        "remote.log.copy.disable": _NO_TIERS,
-        "remote.log.delete.on.disable": _NO_TIERS,
-        "remote.storage.enable": _NO_TIERS,
+        "remote.log.copy.disable": _NO_DISABLE,
+        "remote.log.delete.on.disable": _NO_DISABLE,
+        "remote.log.storage.system.enable": "use remote.storage.url",
+        "remote.log.storage.manager.class.name": "use remote.storage.url",
         "segment.jitter.ms": "segments are begun when segment.ms is over",
         "unclean.leader.election.enable": (
             "a replica that lacks records is elected by an operator's word alone: kafka-leader-election.sh "

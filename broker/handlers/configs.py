@@ -30,7 +30,8 @@ from semel.protocol.listener_names import DEFAULT_LISTENER
 from semel.runtime.setting import Setting, Value, ValueType
 
 _LISTENERS: Final = frozenset({"kafka.listen", "kafka.advertised", "grpc.listen", "grpc.advertised"})
-_FIXED_FOR_INTERNAL_TOPICS: Final = frozenset({"cleanup.policy", "message.timestamp.type"})
+_REMOTE_SETTING: Final = "remote.storage.enable"
+_FIXED_FOR_INTERNAL_TOPICS: Final = frozenset({"cleanup.policy", "message.timestamp.type", _REMOTE_SETTING})
 
 
 def describe_configs(
@@ -184,6 +185,10 @@ def _entry(setting: Setting, synonyms: tuple[ConfigSynonym, ...]) -> ConfigEntry
     )
 
 
+def _is_true(text: str | None) -> bool:
+    return text is not None and text.strip().lower() == "true"
+
+
 def _topic(image: MetadataImage, name: str) -> TopicImage:
     topic = image.topics.get(name)
     if topic is None:
@@ -207,6 +212,12 @@ def _check_topic_change(node: Services, topic: TopicImage, values: Mapping[str, 
                 f"{name} of {topic.name} can't be changed: coordinators live on it", ErrorCode.INVALID_CONFIG
             )
     merged = {**topic.configs, **values}
+    if _is_true(topic.configs.get(_REMOTE_SETTING)) and not _is_true(merged.get(_REMOTE_SETTING)):
+        raise UsageError(
+            f"{_REMOTE_SETTING} of {topic.name} can't be taken back: its oldest records are in the remote storage "
+            "alone. To have new ones on the disk, too, raise local.retention.ms; to be rid of it, use another topic",
+            ErrorCode.INVALID_CONFIG,
+        )
     check_topic_configs(node.config, {name: value for name, value in merged.items() if value is not None})
 
 

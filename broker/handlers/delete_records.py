@@ -60,8 +60,11 @@ async def confirm_deletion(
     if deleted:
         try:
             await node.logs.maintenance.log_starts_noted(here for here, _ in deleted.values())
-        except OSError as error:
-            why = f"the new start of the log could not be written to the disk: {error}"
+            for here, _ in deleted.values():
+                if here.tier is not None:
+                    await here.tier.note_start(here.log_start_offset)
+        except (OSError, SemelError) as error:
+            why = f"the new start of the log could not be written: {error}"
             lost = DeletedRecords(-1, ErrorCode.KAFKA_STORAGE_ERROR, why)
             return {tp: one if one.error is not ErrorCode.NONE else lost for tp, one in found.items()}
         found |= await _replicated(node, found, deleted, timeout_ms)

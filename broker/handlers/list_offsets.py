@@ -10,7 +10,7 @@ from semel.broker.handlers.partitions.lookup import partition_of
 from semel.broker.log.log_types import TimestampOffset
 from semel.broker.log.segments import LargeBatch
 from semel.broker.services import Services
-from semel.protocol.api.topics import SPECIAL_TIMESTAMPS, IsolationLevel, ListOffset, ListOffsetsRequest
+from semel.protocol.api.topics import MAX_TIMESTAMP, SPECIAL_TIMESTAMPS, IsolationLevel, ListOffset, ListOffsetsRequest
 from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
 from semel.protocol.ids import NO_LEADER_EPOCH, NO_TIMESTAMP, TopicPartition
 from semel.runtime.threads import Threads
@@ -37,15 +37,27 @@ async def list_offsets(node: Services, request: ListOffsetsRequest) -> dict[Topi
     return found
 
 
+async def _in_remote_storage(
+    node: Services, tp: TopicPartition, timestamp_ms: int, leader_epoch: int
+) -> TimestampOffset | None:
+    """Return the record for a timestamp where it is in the remote storage; None where it is not, or not asked for."""
+    partition = partition_of(node, tp, leader_epoch)
+    if partition.tier is None or (timestamp_ms < 0 and timestamp_ms != MAX_TIMESTAMP):
+        return None
+    partition.check_readable()
+    return await partition.tier.record_at(timestamp_ms)
+
+
 async def _list_offset(
     node: Services, tp: TopicPartition, timestamp_ms: int, isolation: IsolationLevel, leader_epoch: int
 ) -> ListOffset:
     if timestamp_ms < 0 and timestamp_ms not in SPECIAL_TIMESTAMPS:
         raise UsageError(f"{timestamp_ms} is no time, nor a name of an offset", ErrorCode.UNSUPPORTED_VERSION)
     opened: dict[int, TimestampOffset | None] = {}
+    remote = await _in_remote_storage(node, tp, timestamp_ms, leader_epoch)
     while True:
         try:
-            return partition_of(node, tp, leader_epoch).list_offset(timestamp_ms, isolation, opened)
+            return partition_of(node, tp, leader_epoch).list_offset(timestamp_ms, isolation, opened, remote)
         except LargeBatch as batch:
             if len(opened) >= _BATCHES_MAX:
                 raise error_for(

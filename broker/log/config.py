@@ -14,6 +14,11 @@ from semel.protocol.int_bounds import INT32_MAX, INT64_MAX
 from semel.protocol.time_units import DAY_MS
 from semel.runtime.setting import PartConfig, setting, settings_of
 
+UNLIMITED: Final = -1
+"""A retention without a limit."""
+AS_THE_WHOLE: Final = -2
+"""A local retention that is the same as the whole one."""
+
 
 class AppendOrigin(Enum):
     """Who appends, which says what is checked (P5)."""
@@ -90,6 +95,26 @@ class LogDefaults(PartConfig):
         long=True,
         dynamic=True,
         topic_name="retention.bytes",
+    )
+    log_local_retention_ms: int = setting(
+        -2,
+        "How long segments that are in the remote storage are kept on this disk, too. -1: for ever. -2: as long as "
+        "retention.ms says. At most retention.ms.",
+        unit="ms",
+        minimum=-2,
+        long=True,
+        dynamic=True,
+        topic_name="local.retention.ms",
+    )
+    log_local_retention_bytes: int = setting(
+        -2,
+        "How many bytes of each partition are kept on this disk, of what is in the remote storage, too. -1: any "
+        "number. -2: as many as retention.bytes says. At most retention.bytes.",
+        unit="bytes",
+        minimum=-2,
+        long=True,
+        dynamic=True,
+        topic_name="local.retention.bytes",
     )
     log_cleanup_policy: tuple[str, ...] = setting(
         ("delete",),
@@ -231,6 +256,12 @@ class LogDefaults(PartConfig):
 class TopicOnlySettings(PartConfig):
     """What a topic alone can say: there is no setting of the node's that is its default."""
 
+    remote_storage_enable: bool = setting(
+        False,
+        "Whether closed segments are copied to the remote storage that remote.storage.url names, and may leave this "
+        "disk then (KIP-405). It can't be taken back, and not together with cleanup.policy=compact.",
+        dynamic=True,
+    )
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
         (),
         "Replicas that are sent no faster than leader.replication.throttled.rate to others that are not in sync. Each "
@@ -260,6 +291,11 @@ class LogConfig:
     """-1: no limit."""
     retention_bytes: int = LogDefaults.log_retention_bytes
     """For one partition. -1: no limit."""
+    remote_storage_enable: bool = TopicOnlySettings.remote_storage_enable
+    local_retention_ms: int = LogDefaults.log_local_retention_ms
+    """-1: no limit. -2: `retention_ms`."""
+    local_retention_bytes: int = LogDefaults.log_local_retention_bytes
+    """-1: no limit. -2: `retention_bytes`."""
     cleanup_policy: frozenset[CleanupPolicy] = frozenset(map(CleanupPolicy, LogDefaults.log_cleanup_policy))
     max_message_bytes: int = LogDefaults.message_max_bytes
     """The largest record batch, compressed as it came."""
@@ -309,12 +345,39 @@ class LogConfig:
                     f"{kafka_name(name)}={value} is out of range: it must be from {low} to {high}",
                     ErrorCode.INVALID_CONFIG,
                 )
+        self._check_local_retention("ms", self.local_retention_ms, self.retention_ms)
+        self._check_local_retention("bytes", self.local_retention_bytes, self.retention_bytes)
+        if self.remote_storage_enable and compacted:
+            raise UsageError(
+                "remote.storage.enable=true does not go together with cleanup.policy=compact: what is compacted stays "
+                "on the disk",
+                ErrorCode.INVALID_CONFIG,
+            )
         if self.max_compaction_lag_ms < self.min_compaction_lag_ms:
             raise UsageError(
                 f"max.compaction.lag.ms={self.max_compaction_lag_ms} is less than "
                 f"min.compaction.lag.ms={self.min_compaction_lag_ms}",
                 ErrorCode.INVALID_CONFIG,
             )
+
+    @staticmethod
+    def _check_local_retention(unit: str, local: int, whole: int) -> None:
+        if local != AS_THE_WHOLE and whole != UNLIMITED and not 0 <= local <= whole:
+            raise UsageError(
+                f"local.retention.{unit}={local} is more than retention.{unit}={whole}: what is deleted everywhere is "
+                f"not kept on the disk. Give it at most {whole}, or -2 for the same",
+                ErrorCode.INVALID_CONFIG,
+            )
+
+    @property
+    def kept_locally_ms(self) -> int:
+        """How long a segment stays on the disk that is in the remote storage, too. -1: no limit."""
+        return self.retention_ms if self.local_retention_ms == AS_THE_WHOLE else self.local_retention_ms
+
+    @property
+    def kept_locally_bytes(self) -> int:
+        """How much of a partition stays on the disk of what is in the remote storage, too. -1: no limit."""
+        return self.retention_bytes if self.local_retention_bytes == AS_THE_WHOLE else self.local_retention_bytes
 
     @classmethod
     def from_kafka(cls, configs: Mapping[str, str], base: LogConfig | None = None) -> LogConfig:
@@ -349,10 +412,12 @@ def _parse(name: str, default: Any, text: str) -> Any:
     if isinstance(default, ThrottledReplicas):
         return ThrottledReplicas.parse(name, text)
     try:
+        if isinstance(default, bool):
+            return {"true": True, "false": False}[text.strip().lower()]
         if isinstance(default, frozenset):
             return frozenset(CleanupPolicy(part.strip()) for part in text.split(",") if part.strip())
         if isinstance(default, Enum):
             return type(default)(text.strip())
         return type(default)(text)
-    except ValueError as error:
+    except (ValueError, KeyError) as error:
         raise UsageError(f"{name}={text!r} is not a valid value", ErrorCode.INVALID_CONFIG) from error

@@ -94,6 +94,21 @@ class LeaderEpochs:
             self._epochs[: keep + 1] = [(self._epochs[keep][0], begin)]
             self._did_change()
 
+    def put_before(self, epochs: Iterable[tuple[int, int]], start_offset: int) -> None:
+        """Note epochs of records that come before those that are known: the log starts at `start_offset`, further back.
+
+        epochs: (epoch, start offset), both growing; what is known of an epoch already stays, but for where it begins
+        """
+        first = self._epochs[0] if self._epochs else None
+        before = [one for one in epochs if first is None or (one[0] <= first[0] and one[1] < first[1])]
+        if not before:
+            return
+        if first is not None and before[-1][0] == first[0]:
+            del self._epochs[0]
+        self._epochs[:0] = before
+        self._did_change()
+        self.truncate_from_start(start_offset, max(start_offset + 1, self._epochs[-1][1] + 1))
+
     def _did_change(self) -> None:
         self.latest = self._epochs[-1][0] if self._epochs else NO_LEADER_EPOCH
         self.changed = True

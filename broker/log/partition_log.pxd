@@ -25,6 +25,7 @@ cdef class PartitionLog:
     cdef public object recovered_damage_from
     cdef public object replayed_cut
     cdef public object segments
+    cdef public Py_ssize_t tiered_end
     cdef public object topic_id
     cdef public object tp
 

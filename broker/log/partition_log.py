@@ -95,6 +95,7 @@ class PartitionLog:
         "recovered_damage_from",
         "replayed_cut",
         "segments",
+        "tiered_end",
         "topic_id",
         "tp",
     )
@@ -129,6 +130,10 @@ class PartitionLog:
         """The files. Not to be changed from outside."""
         self.segments: Segments = local.segments
         """The `LocalLog`'s, here for appends and reads. Not to be changed from outside."""
+        self.tiered_end = 0
+        """Up to here the remote storage has the log, as far as this node knows. Of a topic with
+        remote.storage.enable.
+        """
 
         # Producers that are not in the log yet.
         self.producer_id_expiration_ms = producer_id_expiration_ms
@@ -230,6 +235,14 @@ class PartitionLog:
     def recovery_point(self) -> int:
         """All below this offset is on the disk."""
         return self.local.recovery_point
+
+    @property
+    def local_start_offset(self) -> int:
+        """The first offset that can be read from this disk. It is above the log's start where the records before it are
+        in the remote storage alone.
+        """
+        first: int = self.segments.first.base_offset
+        return max(self.log_start_offset, first)
 
     def update_config(self, config: LogConfig) -> None:
         """Take new settings from the next append on."""
@@ -642,6 +655,11 @@ class PartitionLog:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{self.tp}: offset {offset} is not within {self.log_start_offset} to {self.log_end_offset}",
             )
+        if offset < self.segments.first.base_offset:
+            raise error_for(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{self.tp}: offset {offset} is not on this disk, which has it from {self.local_start_offset} on",
+            )
         end = self.log_end_offset
         if upto_offset > end:
             upto_offset = end
@@ -764,6 +782,17 @@ class PartitionLog:
             self.producer_state.forget_below(before_offset)
         return self.log_start_offset
 
+    def begin_at(self, offset: int, epochs: Sequence[tuple[int, int]] = ()) -> None:
+        """Let the log start where the remote storage says that it does, which may be before its files begin.
+
+        epochs: (leader epoch, its first offset) of what is in the remote storage, which the files may lack
+        Raises `SemelError` (OFFSET_OUT_OF_RANGE) behind the end.
+        """
+        if offset > self.log_start_offset:
+            self.delete_records(offset)
+        self.log_start_offset = offset
+        self.epochs.put_before(epochs, offset)
+
     def delete_old_segments(self, now_ms: int, high_watermark: int, *, is_led_here: bool = True) -> int:
         """Apply retention by log start offset, and, for the leader, by size and age, and remove files renamed earlier.
         Returns the segments gone.
@@ -784,6 +813,7 @@ class PartitionLog:
             high_watermark=high_watermark,
             recovery_point=local.recovery_point,
             is_led_here=is_led_here,
+            tiered_end=self.tiered_end if self.config.remote_storage_enable else None,
         )
         try:
             if due and due[-1] is self.segments.active:
@@ -799,7 +829,8 @@ class PartitionLog:
             if due:
                 if len(self.producer_state):
                     local.keep_snapshot(local.end_of(due[-1]))
-                self.delete_records(local.end_of(due[-1]))
+                if not self.config.remote_storage_enable:
+                    self.delete_records(local.end_of(due[-1]))
                 local.discard(due, now_ms)
             local.remove_deleted(now_ms)
         except OSError as error:

@@ -155,7 +155,8 @@ class LogLoader:
         # What it made, or gave a name, is there under a name that no sync has made durable.
         self._created |= self._directory.tidy_up()
         self._segments = self._open_segments()
-        if self._start_is_final and len(self._segments):
+        # What is not in the files of a log with remote storage is there: whoever leads looks it up.
+        if self._start_is_final and len(self._segments) and not self._config.remote_storage_enable:
             self._check_first_segment(self._segments.first.base_offset)
         self._snapshots = SnapshotFiles(self._storage, self._folder, self._directory.offsets_with(SNAPSHOT_SUFFIX))
         self._producers = ProducerState(self._tp)
@@ -185,10 +186,12 @@ class LogLoader:
             # Later segments must never survive a power cut that this one does not: the log would begin at them.
             self._storage.sync_folder(self._folder)
         self._losses.say_lost()
-        start = max(self._log_start_offset, self._segments.first.base_offset)
+        start = first = max(self._log_start_offset, self._segments.first.base_offset)
+        if self._config.remote_storage_enable and self._start_is_noted:
+            start = self._log_start_offset
         self._epochs.truncate_from_end(end)
         self._epochs.truncate_from_start(start, end)
-        self._complete_epochs(start, end)
+        self._complete_epochs(first, end)
         for epoch, begins in self._epochs_read:
             # A leader noted them, also one that wrote nothing then (R7). What is before may be in the journal.
             if begins >= end and epoch > self._epochs.latest:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
-from semel.broker.log.config import LogConfig
+from semel.broker.log.config import UNLIMITED, LogConfig
 from semel.broker.log.segment import Segment
 from semel.broker.log.segments import Segments
 from semel.runtime.storage import Storage
-
-UNLIMITED: Final = -1
 
 
 def segments_to_delete(
@@ -23,16 +20,23 @@ def segments_to_delete(
     high_watermark: int,
     recovery_point: int,
     is_led_here: bool = True,
+    tiered_end: int | None = None,
 ) -> list[Segment]:
     """Return the oldest segments that retention removes, oldest first (D6).
 
     Age and size are the leader's to judge, by its clock: a follower's log starts where the leader's does. Only what is
     below the high watermark goes, so an open transaction's undecided data may go by age or size, as in Kafka. The
     active segment goes only when all of it is on the disk; an empty one stays.
+
+    tiered_end: up to here the remote storage has the log. So far segments go by the local retention, which does not
+        move the start of the log, so followers judge, too. None: the log is on this disk alone.
     """
+    kept_ms, kept_bytes, is_deleted = config.retention_ms, config.retention_bytes, config.is_deleted
+    if tiered_end is not None:
+        kept_ms, kept_bytes, is_deleted = config.kept_locally_ms, config.kept_locally_bytes, True
     found: list[Segment] = []
     remaining = list(segments)
-    excess = sum(segment.size for segment in remaining) - config.retention_bytes
+    excess = sum(segment.size for segment in remaining) - kept_bytes
 
     def is_below_start(segment: Segment, end: int) -> bool:
         return end <= log_start_offset
@@ -46,27 +50,28 @@ def segments_to_delete(
 
     def is_too_old(segment: Segment, end: int) -> bool:
         newest = segment.max_timestamp[0]
-        return now_ms - (newest if newest >= 0 else segment.created_ms) > config.retention_ms
+        return now_ms - (newest if newest >= 0 else segment.created_ms) > kept_ms
 
-    def take(is_due: Callable[[Segment, int], bool]) -> None:
+    def take(is_due: Callable[[Segment, int], bool], upto: int) -> None:
         while remaining:
             segment = remaining[0]
             end = segments.end_of(segment, log_end_offset)
             active = segment is segments.active
-            if end > high_watermark or (active and (segment.size == 0 or recovery_point < end)):
+            if end > upto or (active and (segment.size == 0 or recovery_point < end)):
                 return
             if not is_due(segment, end):
                 return
             found.append(remaining.pop(0))
 
-    take(is_below_start)
+    take(is_below_start, high_watermark)
     excess -= sum(segment.size for segment in found)
-    if not is_led_here:
+    if tiered_end is None and not is_led_here:
         return found
-    if config.is_deleted and config.retention_bytes != UNLIMITED:
-        take(is_too_much)
-    if config.is_deleted and config.retention_ms != UNLIMITED:
-        take(is_too_old)
+    deletable = high_watermark if tiered_end is None else min(high_watermark, tiered_end)
+    if is_deleted and kept_bytes != UNLIMITED:
+        take(is_too_much, deletable)
+    if is_deleted and kept_ms != UNLIMITED:
+        take(is_too_old, deletable)
     return found
 
 

@@ -250,11 +250,8 @@ class LargeBatch(Exception):  # noqa: N818  # it is a question, not an error
 def _record_at(
     file: StorageFile, position: int, header: BatchHeader, timestamp_ms: int, log_start_offset: int, opened: Opened
 ) -> TimestampOffset | None:
-    if header.record_count == 0:
-        return None
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        offset = max(header.base_offset, log_start_offset)
-        return TimestampOffset(header.max_timestamp_ms, offset, header.leader_epoch)
+    if header.record_count == 0 or header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return open_record_at(file, position, header, timestamp_ms, log_start_offset)
     if header.base_offset in opened:
         return opened[header.base_offset]
     if header.size_bytes > (_PLAIN_BYTES_MAX if header.compression is Compression.NONE else _COMPRESSED_BYTES_MAX):
@@ -273,6 +270,21 @@ def _record_at(
     if data is None:
         raise LargeBatch(file, position, header, timestamp_ms, log_start_offset)
     return _find(here, data, 0, len(data), timestamp_ms, log_start_offset)
+
+
+def open_record_at(
+    file: StorageFile, position: int, header: BatchHeader, timestamp_ms: int, log_start_offset: int
+) -> TimestampOffset | None:
+    """Return the first record of a batch at or after a time and an offset, None where none is. In any thread.
+
+    Raises `CorruptBatchError` where the batch is damaged, and `OSError`.
+    """
+    if header.record_count == 0:
+        return None
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        offset = max(header.base_offset, log_start_offset)
+        return TimestampOffset(header.max_timestamp_ms, offset, header.leader_epoch)
+    return _open(file, position, header, timestamp_ms, log_start_offset)
 
 
 def _open(

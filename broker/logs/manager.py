@@ -39,6 +39,7 @@ from semel.broker.logs.offline import OfflineKind, OfflineLog, OfflineLogs, mess
 from semel.broker.logs.opening import LogOpener
 from semel.broker.logs.partition import Partition
 from semel.broker.logs.proofs import FetchRounds
+from semel.broker.logs.remote_part import RemotePart
 from semel.broker.logs.unreported import UNREPORTED_FILE, UnreportedRecovery
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, error_for
@@ -148,6 +149,8 @@ class LogManager:
             self._vanished,
             self._keep_entries,
         )
+        self.remote_part: Callable[[Partition], RemotePart] | None = None
+        """Gives a partition of a topic with remote.storage.enable what it asks of the remote storage."""
         self.on_vanished: Callable[[Partition], None] = lambda partition: None
         """Is called with each partition that went offline because its directory is gone."""
         self.before_new: Callable[[], Awaitable[None]] = _nothing
@@ -504,8 +507,13 @@ class LogManager:
             before_cut=self._before_cut,
         )
         self._partitions[log.tp] = partition
+        self._attach_tier(partition)
         self.offline.remove(log.tp)
         return partition
+
+    def _attach_tier(self, partition: Partition) -> None:
+        if partition.config.remote_storage_enable and partition.tier is None and self.remote_part is not None:
+            partition.attach_tier(self.remote_part(partition))
 
     def _before_cut(self, partition: Partition, offset: int) -> None:
         """Note before a log is cut that it is not synced from there on: the journal's word of it may be lost with what
@@ -533,12 +541,24 @@ class LogManager:
             await self._restart_at(partition, offset, producers)
             return True
 
-    async def _restart_at(self, partition: Partition, offset: int, producers: Collection[PackedEntry]) -> None:
+    async def continue_at(self, partition: Partition, offset: int, producers: bytes) -> bool:
+        """Begin a leader's log again at `offset`: up to there the remote storage has it, and this disk has lost it.
+
+        producers: a snapshot of those who had written before the offset
+        Returns False where it is not there any more, or leads no longer. Fails as `restart_at`.
+        """
+        async with self._making:
+            if self._partitions.get(partition.tp) is not partition or partition.leader is None:
+                return False
+            await self._restart_at(partition, offset, producers)
+            return True
+
+    async def _restart_at(self, partition: Partition, offset: int, producers: Collection[PackedEntry] | bytes) -> None:
         wanted = NewPartition(partition.tp, partition.topic_id, partition.config, partition.leader_epoch)
         tp, topic_id = wanted.tp, wanted.topic_id
 
         def make() -> None:
-            known = encode_packed(producers) if producers else b""
+            known = producers if isinstance(producers, bytes) else encode_packed(producers) if producers else b""
             self.folder.make_log_folder(tp, topic_id, start=offset, producers=known)
 
         is_gone = is_made = False
@@ -547,7 +567,8 @@ class LogManager:
             is_gone = True
             await self._thread.run(make)
             is_made = True
-            again = self._add(self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config))
+            log = self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config)
+            again = self._add_led(log, wanted.leader_epoch)
             # Starts that were noted while there was no such log have taken its note away. Its leader waits for that.
             self.maintenance.log_start_moved(again)
         except (SemelError, OSError) as error:
@@ -852,6 +873,7 @@ class LogManager:
         for tp, partition in self._partitions.items():
             if tp.topic == topic:
                 partition.update_config(log_config)
+                self._attach_tier(partition)
 
     def statistics(self) -> LogStatistics:
         return LogStatistics(

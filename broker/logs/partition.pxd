@@ -26,6 +26,7 @@ cdef class Partition:
     cdef public Py_ssize_t fetched_bytes
     cdef public Py_ssize_t leader_epoch
     cdef public object log
+    cdef public object tier
     cdef public object topic_id
     cdef public object tp
 

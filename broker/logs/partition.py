@@ -27,12 +27,14 @@ from semel.broker.log.log_types import (
     LogRange,
     Opened,
     PartlyAppendedError,
+    TimestampOffset,
 )
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.log.producer_state import NO_COORDINATOR_EPOCH
 from semel.broker.log.verification import VerificationGuard
 from semel.broker.logs.commit_tracker import CommitTracker
 from semel.broker.logs.leader_state import LeaderState
+from semel.broker.logs.remote_part import RemotePart
 from semel.protocol.api.topics import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
@@ -89,6 +91,7 @@ class Partition:
         "fetched_bytes",
         "leader_epoch",
         "log",
+        "tier",
         "topic_id",
         "tp",
     )
@@ -119,6 +122,8 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.fetched_bytes = 0
         """Records that consumers were sent since the node opened the partition; what followers fetch is not in it."""
+        self.tier: RemotePart | None = None
+        """What the remote storage has of it; None for a topic without remote.storage.enable."""
         self._epoch_note: EpochsWrite | None = None
         self._commits = commits
         self._clock = clock
@@ -136,7 +141,7 @@ class Partition:
         if high_watermark is None:
             self._leader = LeaderState.alone(leader_epoch, log.log_end_offset)
         else:
-            self._high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
+            self._high_watermark = min(max(high_watermark, log.local_start_offset), log.log_end_offset)
             self._refused = self._not_leading("has no part yet: the node has just started")
         self._held_back: int | None = None
         self._last_stable_offset = self._high_watermark
@@ -217,17 +222,45 @@ class Partition:
         """
         if leader.leader_epoch < self.leader_epoch or self._offline_error is not None:
             return None
-        if self._leader is None or leader.leader_epoch > self.leader_epoch:
+        is_new = self._leader is None
+        if is_new or leader.leader_epoch > self.leader_epoch:
             self.log.void_verifications()  # another leader may have had a marker since (T8)
         self.leader_epoch = leader.leader_epoch
         self._leader = leader
         self._refused = None
+        if self.tier is not None and (is_new or not self.tier.is_known):
+            self._look_up_tier(self.tier)
         self._end_durable_wait()
         note = self.log.begin_epoch(leader.leader_epoch)
         if note is not None:
             self._epoch_note = note
         self._commit()
         return note
+
+    def attach_tier(self, tier: RemotePart) -> None:
+        """From now on, the remote storage may have records that are not on this disk.
+
+        Who leads serves nobody until it is known what is there: by then the log may begin elsewhere (D3).
+        """
+        self.tier = tier
+        self._look_up_tier(tier)
+
+    def _look_up_tier(self, tier: RemotePart) -> None:
+        if self._leader is not None and self._offline_error is None:
+            self._refused = self._not_leading("is looking up what the remote storage has of it; try again shortly")
+        tier.look_up()
+
+    def tier_is_known(self) -> None:
+        """Serve clients, now that it is known what the remote storage has."""
+        if self._leader is not None and self._offline_error is None and self._refused is not None:
+            self._refused = None
+        self._notify()
+
+    def wake_readers(self) -> None:
+        """Have readers look again: what the remote storage was asked for is here, or an error is."""
+        if self._listeners is not None:
+            for listener in tuple(self._listeners):
+                _call(listener, self)
 
     def follow(self, leader_epoch: int, leader_id: int) -> None:
         """Follow the leader of an epoch from now on, or nobody (-1); under a lower epoch than before, do nothing.
@@ -614,12 +647,18 @@ class Partition:
         """
         self.check_readable(silent_max_s)
         log = self.log
+        tier = self.tier
+        is_remote = tier is not None and offset < log.local_start_offset
+        if is_remote and not tier.is_known:  # type: ignore[union-attr]
+            raise self._not_looked_up()
         if not log.log_start_offset <= offset <= log.log_end_offset:
             raise self._out_of_range(offset)
         committed_only = isolation is IsolationLevel.READ_COMMITTED
         upto = self._last_stable_offset if committed_only else self._high_watermark
         if offset >= upto or self._held_back is not None:
             return LogRange(None, offset, offset)
+        if is_remote:
+            return tier.read(offset, max_bytes, upto, min_one_batch, committed_only)  # type: ignore[union-attr]
         found = log.read(offset, max_bytes, upto, min_one_batch)
         if committed_only and found.records is not None:
             records, first, after, _ = found
@@ -650,11 +689,17 @@ class Partition:
         """
         self._check_led()
         log = self.log
-        if not log.log_start_offset <= offset <= log.log_end_offset:
+        if not log.local_start_offset <= offset <= log.log_end_offset:
             raise self._out_of_range(offset)
         if offset == log.log_end_offset:
             return LogRange(None, offset, offset)
         return log.read(offset, max_bytes, log.log_end_offset, min_one_batch)
+
+    def _not_looked_up(self) -> SemelError:
+        return RetriableError(
+            f"{self.tp}: it is not known yet what the remote storage has of it; try again shortly",
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+        )
 
     def _out_of_range(self, offset: int) -> SemelError:
         return FatalError(
@@ -674,26 +719,36 @@ class Partition:
         timestamp_ms: int,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         opened: Opened = NOTHING_OPENED,
+        remote: TimestampOffset | None = None,
     ) -> ListOffset:
         """Return the offset for a timestamp or for one of the special ones.
 
         EARLIEST is the start of the log; LATEST the high watermark, under read_committed the last stable offset (L2);
         MAX_TIMESTAMP the record with the largest timestamp (KIP-734); a timestamp the first record at or after it, and
-        -1 where no visible record is. There is no tiered storage, so the earliest local offset is the earliest, and
-        the offsets that tell how far it has come are -1 (KIP-405, KIP-1005, KIP-1023). `opened` and what is raised:
-        see `PartitionLog.offset_for_timestamp`.
+        -1 where no visible record is. EARLIEST_LOCAL is the first offset on this disk, LATEST_TIERED the last one in
+        the remote storage, EARLIEST_PENDING_UPLOAD the one behind it; without remote storage the last two are -1
+        (KIP-405, KIP-1005, KIP-1023). `opened` and what is raised: see `PartitionLog.offset_for_timestamp`.
+
+        remote: the record that the remote storage has for the timestamp, see `RemotePart.record_at`
         """
         self._check_led()
         self._check_end_known()  # a reader may have seen more from the leader before: no offset must go back
         end = self._last_stable_offset if isolation is IsolationLevel.READ_COMMITTED else self._high_watermark
         end = max(end, self.log.log_start_offset)
-        if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
-            return self._earliest_offset()
-        if timestamp_ms in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
-            return ListOffset(-1, -1)
+        if timestamp_ms == EARLIEST_TIMESTAMP:
+            return self._first_offset(self.log.log_start_offset)
+        if timestamp_ms == EARLIEST_LOCAL_TIMESTAMP:
+            return self._first_offset(self.log.local_start_offset)
+        if timestamp_ms == LATEST_TIERED_TIMESTAMP:
+            last = -1 if self.tier is None else self.tier.end_offset - 1
+            return ListOffset(last, -1, self.log.epochs.epoch_for(last)) if last >= 0 else ListOffset(-1, -1)
+        if timestamp_ms == EARLIEST_PENDING_UPLOAD_TIMESTAMP:
+            if self.tier is None:
+                return ListOffset(-1, -1)
+            return self._first_offset(max(self.tier.end_offset, self.log.log_start_offset))
         if timestamp_ms == LATEST_TIMESTAMP:
             return ListOffset(end, -1, self.leader_epoch)
-        found = self.log.offset_for_timestamp(timestamp_ms, opened)
+        found = remote or self.log.offset_for_timestamp(timestamp_ms, opened)
         if found is None or found.offset >= end:
             return ListOffset(-1, -1)
         return ListOffset(found.offset, found.timestamp_ms, found.leader_epoch)
@@ -707,9 +762,8 @@ class Partition:
                 ErrorCode.OFFSET_NOT_AVAILABLE,
             )
 
-    def _earliest_offset(self) -> ListOffset:
+    def _first_offset(self, start: int) -> ListOffset:
         """The epoch is that of the first record, because a reader that begins there asks where that one ended."""
-        start = self.log.log_start_offset
         nothing_there = start == self.log.log_end_offset
         return ListOffset(start, -1, self.leader_epoch if nothing_there else self.log.epochs.epoch_for(start))
 

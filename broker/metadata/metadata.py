@@ -20,6 +20,7 @@ from semel.broker.metadata.chain import MetadataWentBackError, Position
 from semel.broker.metadata.changes import BrokerRegistered, Change
 from semel.broker.metadata.database import MetadataUnavailableError
 from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, TopicImage
+from semel.broker.metadata.off_loop import call_off_loop
 from semel.broker.metadata.runs import LeftBehindError, NodeDeposedError, Writer
 from semel.broker.metadata.store import (
     Alone,
@@ -196,6 +197,11 @@ class Metadata:
     def location(self) -> str:
         """Where the metadata is kept, without a password."""
         return self._store.location
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this node is, as far as it knows: its lease may have run out."""
+        return self._lease is not None
 
     @property
     def controller_epoch(self) -> int:
@@ -598,16 +604,4 @@ class Metadata:
         return True
 
     async def _in_thread(self, call: Callable[[], _Result]) -> _Result:
-        work = asyncio.get_running_loop().run_in_executor(self._executor, call)
-        deadline_s = self._store.deadline_s
-        if deadline_s is None:
-            return await work
-        try:
-            while not (await asyncio.wait({work}, timeout=deadline_s))[0]:
-                # Whether a change was written is looked up with another connection.
-                _log.error("the metadata database %s does not answer: its connection is given up", self._store.location)
-                self._store.interrupt()
-        except asyncio.CancelledError:
-            work.cancel()
-            raise
-        return work.result()
+        return await call_off_loop(self._executor, self._store, call)

@@ -67,6 +67,35 @@ NODES: Final = sa.Table(
     sa.Column("heartbeat_at_ms", sa.BigInteger, nullable=False),
     sa.Column("seen_sequence", sa.BigInteger, nullable=False),
 )
+# What is in the remote storage. Made when a node first uses one, so that they change nothing for older versions.
+REMOTE_TABLES: Final = sa.MetaData()
+REMOTE_LOGS: Final = sa.Table(
+    "semel_remote_logs",
+    REMOTE_TABLES,
+    sa.Column("topic_id", sa.String(32), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("start_offset", sa.BigInteger, nullable=False),
+    sa.Column("end_offset", sa.BigInteger, nullable=False),
+)
+REMOTE_SEGMENTS: Final = sa.Table(
+    "semel_remote_segments",
+    REMOTE_TABLES,
+    sa.Column("topic_id", sa.String(32), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("segment_id", sa.String(32), primary_key=True),
+    sa.Column("state", sa.String(8), nullable=False),
+    sa.Column("object_key", sa.Text, nullable=False),
+    sa.Column("base_offset", sa.BigInteger, nullable=False),
+    sa.Column("start_offset", sa.BigInteger, nullable=False),
+    sa.Column("end_offset", sa.BigInteger, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("max_timestamp_ms", sa.BigInteger, nullable=False),
+    sa.Column("leader_epoch", sa.BigInteger, nullable=False),
+    sa.Column("node_id", sa.Integer, nullable=False),
+    sa.Column("changed_at_ms", sa.BigInteger, nullable=False),
+    sa.Column("details", sa.Text, nullable=False),
+)
 
 
 def version_of(connection: sa.Connection) -> int:

@@ -141,6 +141,9 @@ class Reading:
         response.log_start_offset = partition.log_start_offset
         if diverges(partition, item, response):
             return False
+        if item.fetch_offset < partition.log.local_start_offset:
+            # Of what the remote storage alone has, a replica needs no copy: it begins where the leader's disk does.
+            response.log_start_offset = partition.log.local_start_offset
         max_bytes = min(item.max_bytes, self._left)
         found = partition.read_for_replica(item.fetch_offset, max_bytes=max_bytes, min_one_batch=not self._has_records)
         if notes:

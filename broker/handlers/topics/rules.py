@@ -56,7 +56,12 @@ def check_topic_configs(config: NodeConfig, configs: Mapping[str, str]) -> None:
         if known is None:
             raise unknown_setting(name, TOPIC_SETTINGS)
         known.parse(text)
-    topic_log_config(config, configs)
+    if topic_log_config(config, configs).remote_storage_enable and not config.remote_storage_url:
+        raise UsageError(
+            "remote.storage.enable=true needs a node with remote storage: start all nodes with remote.storage.url, for "
+            "example s3://my-bucket/semel",
+            ErrorCode.INVALID_CONFIG,
+        )
 
 
 def topic_log_config(config: NodeConfig, configs: Mapping[str, str]) -> LogConfig:

@@ -20,6 +20,7 @@ from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.database import MetadataUnavailableError
 from semel.broker.metadata.store import MetadataStore, sqlite_url
 from semel.broker.node import Node
+from semel.broker.tiers.object_store import ObjectStore
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import TopicPartition
@@ -69,6 +70,8 @@ class Cluster:
         self.nodes: dict[int, Node] = {}
         self.stores: dict[int, CutStore] = {}
         self.disks: dict[int, SimulatedStorage] = {}
+        self.objects: ObjectStore | None = None
+        """What the nodes have for remote storage, where remote_storage_url is set."""
         self._settings = {**SMALL, **QUICK, "cluster_secret_file": secret_file(folder), **settings}
         self.url = sqlite_url(str(folder / "metadata.sqlite"))
 
@@ -89,6 +92,7 @@ class Cluster:
             executor=InlineExecutor(),
             may_join=may_join,
             accept_metadata_loss=accept_metadata_loss,
+            object_store=self.objects,
         )
         return node
 
@@ -158,8 +162,11 @@ class Cluster:
 
 
 @asynccontextmanager
-async def cluster(folder: Path, count: int = 3, **settings: Any) -> AsyncIterator[Cluster]:
+async def cluster(
+    folder: Path, count: int = 3, *, objects: ObjectStore | None = None, **settings: Any
+) -> AsyncIterator[Cluster]:
     made = Cluster(folder, settings)
+    made.objects = objects
     try:
         for node_id in range(1, count + 1):
             await made.start(node_id)

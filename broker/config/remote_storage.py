@@ -1,0 +1,44 @@
+"""What an operator may set about the remote storage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from semel.protocol.int_bounds import INT32_MAX
+from semel.runtime.setting import PartConfig, setting
+
+
+@dataclass(frozen=True)
+class RemoteStorageConfig(PartConfig):
+    """Where closed segments of topics with remote.storage.enable go, and how they are read from there."""
+
+    remote_storage_url: str = setting(
+        "",
+        "Where the segments of topics with remote.storage.enable are copied to: s3://BUCKET/PREFIX, "
+        "gs://BUCKET/PREFIX, az://ACCOUNT/CONTAINER/PREFIX, or file:///DIRECTORY. Options follow a question mark: "
+        "s3://BUCKET?region=eu-central-1&endpoint=https://HOST. Credentials come from the store's own environment "
+        "variables (AWS_ACCESS_KEY_ID and so on) or from the machine's role, never from here. All nodes of a cluster "
+        "have the same. Empty: no topic can have it.",
+    )
+    remote_storage_timeout_ms: int = setting(
+        30_000,
+        "How long one request to the remote storage may take, with its retries. An upload may take as long again for "
+        "each 32 MiB.",
+        unit="ms",
+        minimum=1_000,
+        maximum=INT32_MAX,
+    )
+    remote_log_manager_task_interval_ms: int = setting(
+        30_000,
+        "How often a node looks for segments to copy to the remote storage, and for those to delete there.",
+        unit="ms",
+        minimum=100,
+        maximum=INT32_MAX,
+    )
+    remote_log_reader_cache_bytes: int = setting(
+        128 << 20,
+        "How much a node holds in memory of what it has read from the remote storage.",
+        unit="bytes",
+        minimum=16 << 20,
+        long=True,
+    )

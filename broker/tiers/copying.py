@@ -1,0 +1,172 @@
+"""Copying closed segments to the remote storage, oldest first, and each once (KIP-405)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Final
+
+from semel.broker.log.producer_snapshot import SNAPSHOT_SUFFIX
+from semel.broker.log.segment import Segment, segment_path
+from semel.broker.logs.partition import Partition
+from semel.broker.metadata.database import MetadataUnavailableError
+from semel.broker.tiers.object_store import ObjectStoreError
+from semel.broker.tiers.partition_tier import PartitionTier
+from semel.broker.tiers.remote_log import Piece, RemoteLog, RemoteSegment
+from semel.broker.tiers.remote_storage import RemoteStorage
+from semel.broker.tiers.segment_object import SegmentUpload, first_epochs
+from semel.protocol.corruption import CorruptBatchError
+from semel.protocol.errors import ErrorCode, error_for
+from semel.protocol.ids import format_topic_id
+from semel.protocol.randomness import new_token
+from semel.runtime.storage import read_whole
+
+_log = logging.getLogger("semel.tiers")
+
+_SNAPSHOT_BYTES_MAX: Final = 256 << 20
+_SEGMENT_ID_BYTES: Final = 12
+_NOTHING: Final = Piece(0, 0, 0)
+
+
+class Copier:
+    """Copies the segments of the partitions that a node leads."""
+
+    def __init__(self, storage: RemoteStorage) -> None:
+        self._storage = storage
+        self.busy: set[str] = set()
+        """The segments that are being copied."""
+        self.copied_segments = 0
+        self.copied_bytes = 0
+
+    def next_segment(self, part: PartitionTier) -> Segment | None:
+        """Return the oldest segment that is to be copied now, where there is one.
+
+        It is closed, its records are committed and their transactions decided (L1). Whether the disk has synced it does
+        not matter: the store has it then. What is below the start of the log is not wanted any more.
+        """
+        partition, log = part.partition, part.partition.log
+        if partition.leader is None or partition.refused is not None or not part.is_known:
+            return None
+        upto = min(partition.last_stable_offset, partition.high_watermark)
+        for segment in log.segments.inactive():
+            end = log.segments.end_of(segment, log.log_end_offset)
+            if end > part.remote.end_offset and end > log.log_start_offset:
+                return segment if end <= upto else None
+        return None
+
+    async def copy(self, part: PartitionTier, segment: Segment) -> None:
+        """Copy one segment. Raises `SemelError`; then it is tried again later, from the beginning."""
+        storage, partition, log = self._storage, part.partition, part.partition.log
+        start = max(segment.base_offset, part.remote.end_offset)
+        if part.remote.version == 0 or part.remote.end_offset < log.log_start_offset:
+            start = max(segment.base_offset, log.log_start_offset)
+        wanted = RemoteSegment(
+            segment_id=new_token(_SEGMENT_ID_BYTES),
+            key="",
+            base_offset=segment.base_offset,
+            start_offset=start,
+            end_offset=log.segments.end_of(segment, log.log_end_offset),
+            size_bytes=segment.size,
+            max_timestamp_ms=segment.max_timestamp[0],
+            leader_epoch=partition.leader_epoch,
+            node_id=storage.node_id,
+            epochs=tuple(first_epochs(log.epochs.entries(), segment.base_offset, log.segments.end_of(segment, 0))),
+            index=_NOTHING,
+            aborted=_NOTHING,
+            producers=_NOTHING,
+        )
+        wanted = replace(wanted, key=self._key_of(partition, wanted))
+        aborted = log.aborted_transactions(wanted.base_offset, wanted.end_offset)
+        description = {
+            "version": 1,
+            "cluster_id": storage.cluster_id,
+            "topic": partition.tp.topic,
+            "topic_id": format_topic_id(partition.topic_id),
+            "partition": partition.tp.partition,
+            "segment_id": wanted.segment_id,
+            "base_offset": wanted.base_offset,
+            "start_offset": wanted.start_offset,
+            "end_offset": wanted.end_offset,
+            "size_bytes": wanted.size_bytes,
+            "max_timestamp_ms": wanted.max_timestamp_ms,
+            "leader_epoch": wanted.leader_epoch,
+            "node_id": wanted.node_id,
+            "epochs": [list(one) for one in wanted.epochs],
+        }
+        self.busy.add(wanted.segment_id)
+        try:
+            producers = await storage.in_thread(lambda: self._producers(part, wanted.end_offset))
+            upload = SegmentUpload(
+                segment.file, wanted.size_bytes, wanted.base_offset, wanted.end_offset, aborted, producers, description
+            )
+            await storage.ask(lambda: storage.rows.begin_copy(part.key, wanted, storage.now_ms))
+            storage.requests["put"] += 1
+            await self._put(wanted, upload)
+            done = replace(wanted, index=upload.index, aborted=upload.aborted, producers=upload.producers)
+            await self._finish(part, done)
+        finally:
+            self.busy.discard(wanted.segment_id)
+        self.copied_segments += 1
+        self.copied_bytes += wanted.size_bytes
+        _log.info(
+            "%s: offsets %d to %d are in the remote storage", partition.tp, wanted.start_offset, wanted.end_offset - 1
+        )
+
+    def _key_of(self, partition: Partition, segment: RemoteSegment) -> str:
+        """Return the key of a segment's object: no two attempts have the same."""
+        tp = partition.tp
+        return (
+            f"{self._storage.cluster_id}/{tp.topic}-{format_topic_id(partition.topic_id)}/{tp.partition}/"
+            f"{segment.base_offset:020d}-{segment.end_offset:020d}-{segment.segment_id}"
+        )
+
+    async def _put(self, wanted: RemoteSegment, upload: SegmentUpload) -> None:
+        try:
+            await self._storage.store.put(wanted.key, iter(upload), wanted.size_bytes)
+        except ObjectStoreError:
+            if upload.fault is None:
+                raise
+        except CorruptBatchError as error:
+            upload.fault = error
+        if upload.fault is not None:
+            raise error_for(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"the segment from offset {wanted.base_offset} on is not copied, because it is damaged on this disk: "
+                f"{upload.fault.message}. `semel log verify` says more",
+            )
+
+    async def _finish(self, part: PartitionTier, done: RemoteSegment) -> None:
+        """Let readers find the copy. Whoever finds that it was late knows that nobody will want its object."""
+        storage = self._storage
+
+        def write(known: RemoteLog) -> RemoteLog:
+            return storage.rows.finish_copy(
+                part.key, done, known, log_start_offset=part.partition.log_start_offset, now_ms=storage.now_ms
+            )
+
+        async with part.changing:
+            if part.remote.segments and part.remote.end_offset != done.start_offset:
+                raise error_for(ErrorCode.KAFKA_STORAGE_ERROR, f"{done.key} does not follow what is there any more")
+            try:
+                await part.change(write)
+            except MetadataUnavailableError:
+                if any(one.segment_id == done.segment_id for one in part.remote.segments):
+                    return  # the answer was lost, and not the change
+                raise
+
+    def _producers(self, part: PartitionTier, offset: int) -> bytes:
+        """Return the snapshot of the producers at an offset; b"" where there is none."""
+        log = part.partition.log
+        path = segment_path(log.folder, offset, SNAPSHOT_SUFFIX)
+        try:
+            return read_whole(log.storage, path, size_bytes_max=_SNAPSHOT_BYTES_MAX)
+        except (OSError, ValueError) as error:
+            _log.debug("%s: no snapshot of its producers at offset %d: %s", part.partition.tp, offset, error)
+            return b""
+
+    async def copy_all(self, part: PartitionTier) -> None:
+        """Copy all segments of a partition that are to be copied now. Raises `SemelError`."""
+        while part.is_current and (segment := self.next_segment(part)) is not None:
+            await self.copy(part, segment)
+            await asyncio.sleep(0)

@@ -1,0 +1,157 @@
+"""One partition's part in the remote storage, as its replica here knows it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from semel.broker.log.log_types import LogRange, TimestampOffset
+from semel.broker.logs.partition import Partition
+from semel.broker.tiers.remote_log import RemoteLog, RemoteSegment, is_whole
+from semel.broker.tiers.remote_storage import RemoteStorage
+from semel.broker.tiers.rows import LateError, PartitionKey
+from semel.protocol.api.topics import MAX_TIMESTAMP
+from semel.protocol.errors import ErrorCode, SemelError, error_for
+
+_log = logging.getLogger("semel.tiers")
+
+_ATTEMPTS: Final = 5
+
+
+class PartitionTier:
+    """What a `Partition` asks of the remote storage (`RemotePart`). Changes to it are made one at a time."""
+
+    def __init__(self, storage: RemoteStorage, partition: Partition, wake: Callable[[], None]) -> None:
+        """`wake`: has what is not known looked up."""
+        self._storage = storage
+        self._wake = wake
+        self.partition = partition
+        self.key: PartitionKey = (partition.topic_id, partition.tp.partition)
+        self.remote = RemoteLog()
+        self.is_known = False
+        self.changing = asyncio.Lock()
+        """Held by whoever changes what is in the remote storage."""
+        self.error = ""
+        """Why the last copy, deletion or look-up failed; empty where it did not."""
+
+    @property
+    def end_offset(self) -> int:
+        return self.remote.end_offset
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the partition is still here, and its log the same."""
+        return self.partition.tier is self and self.partition.offline_error is None
+
+    @property
+    def bytes_to_copy(self) -> int:
+        """How large the closed segments are that the remote storage lacks."""
+        log = self.partition.log
+        return sum(one.size for one in log.segments.inactive() if log.segments.end_of(one, 0) > self.remote.end_offset)
+
+    def look_up(self) -> None:
+        self.is_known = False
+        self._wake()
+
+    # --- Reading ------------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, upto: int, min_one_batch: bool, committed_only: bool) -> LogRange:
+        segment = self._holding(offset)
+        found = self._storage.reader.read(
+            segment, offset, max_bytes, upto, min_one_batch, committed_only, self.partition.wake_readers
+        )
+        if found is None:
+            raise self._missing(offset)
+        following = self.remote.after(segment)
+        if following is not None and found.next_offset == segment.end_offset > offset:
+            self._storage.reader.fetch_ahead(following)
+        return found
+
+    async def record_at(self, timestamp_ms: int) -> TimestampOffset | None:
+        log = self.partition.log
+        upto = log.local_start_offset
+        segments = [one for one in self.remote.segments if one.start_offset < upto]
+        if timestamp_ms == MAX_TIMESTAMP:
+            largest = max(segments, key=_newest, default=None)
+            local_ms = max((one.max_timestamp[0] for one in log.segments), default=-1)
+            if largest is None or largest.max_timestamp_ms < max(local_ms, 0):
+                return None
+            segments, timestamp_ms = [largest], largest.max_timestamp_ms
+        for segment in segments:
+            if segment.max_timestamp_ms >= timestamp_ms:
+                start = max(segment.start_offset, log.log_start_offset)
+                found = await self._storage.reader.record_at(segment, timestamp_ms, start)
+                if found is not None:
+                    return found if found.offset < upto else None
+        return None
+
+    def _holding(self, offset: int) -> RemoteSegment:
+        segment = self.remote.find(offset)
+        if segment is None:
+            raise self._missing(offset)
+        return segment
+
+    def _missing(self, offset: int) -> SemelError:
+        remote, log = self.remote, self.partition.log
+        return error_for(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"offset {offset} of {self.partition.tp} is missing: this disk has the log from {log.local_start_offset} "
+            f"on, and the remote storage from {remote.first_offset} to {remote.end_offset}. Restore the metadata's "
+            "database and the objects from a backup; or, to continue without these records: semel topic delete-records "
+            f"{self.partition.tp.topic}:{self.partition.tp.partition} --before {log.local_start_offset}",
+        )
+
+    # --- What is there ------------------------------------------------------------------------------------------------
+
+    def take(self, remote: RemoteLog) -> None:
+        """Take over what the remote storage has, and serve clients where this node leads.
+
+        The log begins where its rows say. A leader's log that ends before they do has lost records, which it gets back
+        otherwise: see `Tier`.
+        """
+        partition, log = self.partition, self.partition.log
+        if not is_whole(remote.segments):
+            _log.error("%s: the rows of its segments in the remote storage leave a gap", partition.tp)
+        self.remote = remote
+        log.tiered_end = remote.end_offset
+        if remote.version and (partition.leader is not None or remote.start_offset < log.log_start_offset):
+            log.begin_at(min(remote.start_offset, log.log_end_offset), list(remote.epochs()))
+        self.is_known = True
+        partition.tier_is_known()
+
+    async def note_start(self, offset: int) -> None:
+        async with self.changing:
+            for _ in range(_ATTEMPTS):
+                if self.remote.version == 0 or offset <= self.remote.start_offset:
+                    return
+                try:
+                    await self.change(
+                        lambda known: self._storage.rows.move_start(self.key, known, offset, self._storage.now_ms)
+                    )
+                except LateError:
+                    continue
+                return
+        raise LateError(self.key)
+
+    async def change(self, write: Callable[[RemoteLog], RemoteLog]) -> None:
+        """Make one change, with `changing` held. Raises `LateError`, after which the newest is known."""
+        known = self.remote
+        try:
+            remote = await self._storage.ask(lambda: write(known))
+        except SemelError:
+            # Whether it was made is looked up: an answer may have been lost.
+            self.remote = await self._storage.ask(lambda: self._storage.rows.load(self.key))
+            self.partition.log.tiered_end = self.remote.end_offset
+            raise
+        gone = {one.segment_id for one in known.segments} - {one.segment_id for one in remote.segments}
+        for one in known.segments:
+            if one.segment_id in gone:
+                self._storage.reader.forget(one)
+        self.remote = remote
+        self.partition.log.tiered_end = remote.end_offset
+
+
+def _newest(segment: RemoteSegment) -> tuple[int, int]:
+    return segment.max_timestamp_ms, -segment.start_offset

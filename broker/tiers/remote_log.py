@@ -1,0 +1,120 @@
+"""What the remote storage has of one partition: its segments in order, as this node knows them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Piece(NamedTuple):
+    """Where a part of an object lies, and its checksum (CRC-32C)."""
+
+    position: int
+    size_bytes: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSegment:
+    """One segment in the store. It has the batches from `base_offset` on; readers take them from `start_offset` on.
+
+    The two differ where another leader had copied a part of it already. `index`, `aborted` and `producers` lie behind
+    the batches in the same object.
+    """
+
+    segment_id: str
+    key: str
+    base_offset: int
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    """Of the batches."""
+    max_timestamp_ms: int
+    leader_epoch: int
+    node_id: int
+    epochs: tuple[tuple[int, int], ...]
+    """(leader epoch, its first offset) within the segment."""
+    index: Piece
+    """Where batches are, by their offsets and timestamps."""
+    aborted: Piece
+    """Every aborted transaction that overlaps the segment, wherever its marker is (L3)."""
+    producers: Piece
+    """A snapshot of the producers at the end of the segment, where there was one."""
+
+
+@dataclass(slots=True)
+class RemoteLog:
+    """The segments of one partition, without gaps between them. `version` grows with each change of any node."""
+
+    version: int = 0
+    start_offset: int = 0
+    """Where the log begins, by the word of whoever led it last. What is below has no segment, or a part of one."""
+    end_offset: int = 0
+    """Behind the last segment; 0 where nothing was ever copied."""
+    segments: Sequence[RemoteSegment] = ()
+    _starts: list[int] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._starts = [one.start_offset for one in self.segments]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all batches that are there."""
+        return sum(one.size_bytes for one in self.segments)
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset that a segment has; the end where there is none."""
+        return self.segments[0].start_offset if self.segments else self.end_offset
+
+    def find(self, offset: int) -> RemoteSegment | None:
+        """Return the segment that holds an offset; None where none does."""
+        at = bisect_right(self._starts, offset) - 1
+        if at < 0 or offset >= self.segments[at].end_offset:
+            return None
+        return self.segments[at]
+
+    def after(self, segment: RemoteSegment) -> RemoteSegment | None:
+        """Return the next segment, where there is one."""
+        return self.find(segment.end_offset)
+
+    def epochs(self) -> Iterator[tuple[int, int]]:
+        """Yield (leader epoch, its first offset), both growing."""
+        latest = -1
+        for segment in self.segments:
+            for epoch, begins in segment.epochs:
+                if epoch > latest:
+                    latest = epoch
+                    yield epoch, begins
+
+    def due(
+        self, *, log_start_offset: int, retention_ms: int, excess_bytes: int | None, now_ms: int
+    ) -> list[RemoteSegment]:
+        """Return the oldest segments that retention removes (D6).
+
+        excess_bytes: by how much the whole partition is too large; None: it may have any size
+        retention_ms: -1: no limit
+        """
+        found: list[RemoteSegment] = []
+        for one in self.segments:
+            is_below = one.end_offset <= log_start_offset
+            is_too_much = excess_bytes is not None and excess_bytes >= one.size_bytes
+            is_too_old = retention_ms >= 0 and 0 <= one.max_timestamp_ms < now_ms - retention_ms
+            if not (is_below or is_too_much or is_too_old):
+                break
+            found.append(one)
+            if excess_bytes is not None:
+                excess_bytes -= one.size_bytes
+        return found
+
+
+def is_whole(segments: Iterable[RemoteSegment]) -> bool:
+    """Say whether segments follow each other without a gap."""
+    end: int | None = None
+    for one in segments:
+        if end is not None and one.start_offset != end:
+            return False
+        end = one.end_offset
+    return True

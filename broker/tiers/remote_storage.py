@@ -1,0 +1,57 @@
+"""What all work with a node's remote storage shares: the store, the rows, the reader, and the threads beside them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+from semel.broker.metadata.off_loop import call_off_loop
+from semel.broker.services import Services
+from semel.broker.tiers.object_store import ObjectStore
+from semel.broker.tiers.reading import RemoteReader
+from semel.broker.tiers.rows import RemoteRows
+from semel.runtime.threads import Threads
+
+T = TypeVar("T")
+
+
+class RemoteStorage:
+    """One of a node. `close` when it stops."""
+
+    def __init__(self, node: Services, store: ObjectStore, rows: RemoteRows) -> None:
+        self.node = node
+        self.store = store
+        self.rows = rows
+        self.reader = RemoteReader(store, node.clock, cache_bytes=node.config.remote_log_reader_cache_bytes)
+        self.requests: Counter[str] = Counter()
+        """Sent to the store, by kind; those of reading are the reader's."""
+        self._database = Threads(1, "semel-remote-rows")
+        self._files = Threads(1, "semel-remote-files")
+
+    @property
+    def cluster_id(self) -> str:
+        return self.node.metadata.image.cluster_id
+
+    @property
+    def node_id(self) -> int:
+        return self.node.config.node_id
+
+    @property
+    def now_ms(self) -> int:
+        return self.node.clock.now_ms()
+
+    async def ask(self, call: Callable[[], T]) -> T:
+        """Ask the database. Raises `SemelError`."""
+        return await call_off_loop(self._database, self.rows, call)
+
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """Read files of the disk."""
+        return await asyncio.get_running_loop().run_in_executor(self._files, call)
+
+    async def close(self) -> None:
+        await self.reader.close()
+        self._database.shutdown()
+        self._files.shutdown(wait=False)
+        self.rows.close()

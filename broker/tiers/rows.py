@@ -1,0 +1,284 @@
+"""The rows that say which segments are in the remote storage, in the metadata's database.
+
+One row a partition has its `version`; whoever changes what the partition has there changes it, from the one he knew to
+the next (compare and set). So segments never overlap and never leave a gap, whichever node copies: of two leaders, one
+of whom does not know yet that he is none, one finds that he is late. What an object holds was committed before, so it
+does not matter which of them it was.
+
+A segment's row is there before its object (`copying`) and after it is wanted (`deleting`), so that no object is
+forgotten.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from semel.broker.metadata.database import Database
+from semel.broker.metadata.tables import REMOTE_LOGS, REMOTE_SEGMENTS, REMOTE_TABLES
+from semel.broker.tiers.remote_log import Piece, RemoteLog, RemoteSegment
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError
+from semel.protocol.ids import TopicId, format_topic_id
+
+_COPYING: Final = "copying"
+_COPIED: Final = "copied"
+_DELETING: Final = "deleting"
+GARBAGE_MAX: Final = 1_000
+"""So many rows one look for garbage returns at most."""
+
+
+class LateError(RetriableError):
+    """Another node has changed what the partition has in the remote storage: look it up again."""
+
+    def __init__(self, key: PartitionKey) -> None:
+        super().__init__(
+            f"partition {key[1]} of topic {format_topic_id(key[0])}: another node has changed what the remote storage "
+            "has of it",
+            ErrorCode.KAFKA_STORAGE_ERROR,
+        )
+
+
+PartitionKey = tuple[TopicId, int]
+
+
+class Garbage(NamedTuple):
+    """A segment whose object is to be deleted, and then its row."""
+
+    topic_id: str
+    partition: int
+    segment_id: str
+    key: str
+
+
+class RemoteRows(Database):
+    """The rows. Use from one thread at a time. Each call raises `MetadataUnavailableError`."""
+
+    def create(self) -> None:
+        """Create the tables where they are missing."""
+        with self._transaction() as connection:
+            REMOTE_TABLES.create_all(connection)
+
+    def versions(self, keys: Collection[PartitionKey]) -> dict[PartitionKey, int]:
+        """Return the version of each partition that has one."""
+        wanted = {(format_topic_id(topic_id), partition): (topic_id, partition) for topic_id, partition in keys}
+        query = sa.select(REMOTE_LOGS.c.topic_id, REMOTE_LOGS.c.partition, REMOTE_LOGS.c.version).where(
+            REMOTE_LOGS.c.topic_id.in_(sorted({name for name, _ in wanted}))
+        )
+        with self._transaction() as connection:
+            rows = connection.execute(query).all()
+        return {
+            wanted[row.topic_id, row.partition]: row.version for row in rows if (row.topic_id, row.partition) in wanted
+        }
+
+    def load(self, key: PartitionKey) -> RemoteLog:
+        """Return what the remote storage has of a partition."""
+        segments = (
+            sa.select(REMOTE_SEGMENTS)
+            .where(_is_of(REMOTE_SEGMENTS, key), REMOTE_SEGMENTS.c.state == _COPIED)
+            .order_by(REMOTE_SEGMENTS.c.start_offset)
+        )
+        with self._transaction() as connection:
+            head = connection.execute(sa.select(REMOTE_LOGS).where(_is_of(REMOTE_LOGS, key))).one_or_none()
+            rows = connection.execute(segments).all()
+        if head is None:
+            return RemoteLog()
+        return RemoteLog(head.version, head.start_offset, head.end_offset, [_segment(row) for row in rows])
+
+    def begin_copy(self, key: PartitionKey, segment: RemoteSegment, now_ms: int) -> None:
+        """Note that an object is about to be written."""
+        with self._transaction() as connection:
+            connection.execute(REMOTE_SEGMENTS.insert().values(**_row(key, segment, _COPYING, now_ms)))
+
+    def finish_copy(
+        self, key: PartitionKey, segment: RemoteSegment, known: RemoteLog, *, log_start_offset: int, now_ms: int
+    ) -> RemoteLog:
+        """Note that a segment is there, behind those that are `known`, and return what there is now.
+
+        log_start_offset: of the log, which counts for the first segment
+        Raises `LateError`, also where the row of the copy is gone.
+        """
+        head = RemoteLog(
+            known.version + 1,
+            known.start_offset if known.version else log_start_offset,
+            segment.end_offset,
+            [*known.segments, segment],
+        )
+        with self._transaction() as connection:
+            self._move(connection, key, known, head)
+            done = connection.execute(
+                REMOTE_SEGMENTS.update()
+                .where(
+                    _is_of(REMOTE_SEGMENTS, key),
+                    REMOTE_SEGMENTS.c.segment_id == segment.segment_id,
+                    REMOTE_SEGMENTS.c.state == _COPYING,
+                )
+                .values(**_row(key, segment, _COPIED, now_ms))
+            )
+            if done.rowcount != 1:
+                raise LateError(key)
+        return head
+
+    def move_start(self, key: PartitionKey, known: RemoteLog, start_offset: int, now_ms: int) -> RemoteLog:
+        """Note that the log begins at an offset now, and that the segments before it are to be deleted.
+
+        Returns what there is now. Raises `LateError`.
+        """
+        kept = [one for one in known.segments if one.end_offset > start_offset]
+        head = RemoteLog(known.version + 1, start_offset, known.end_offset, kept)
+        with self._transaction() as connection:
+            self._move(connection, key, known, head)
+            connection.execute(
+                REMOTE_SEGMENTS.update()
+                .where(
+                    _is_of(REMOTE_SEGMENTS, key),
+                    REMOTE_SEGMENTS.c.state == _COPIED,
+                    REMOTE_SEGMENTS.c.end_offset <= start_offset,
+                )
+                .values(state=_DELETING, changed_at_ms=now_ms)
+            )
+        return head
+
+    def give_up_copies(self, keys: Collection[PartitionKey], *, busy: Collection[str], now_ms: int) -> None:
+        """Have unfinished copies of these partitions deleted, but for those that are `busy` here.
+
+        Who tries to finish one of them finds that it is given up: its object can be deleted from here on.
+        """
+        wanted = {(format_topic_id(topic_id), partition) for topic_id, partition in keys}
+        query = sa.select(REMOTE_SEGMENTS).where(
+            REMOTE_SEGMENTS.c.topic_id.in_(sorted({name for name, _ in wanted})), REMOTE_SEGMENTS.c.state == _COPYING
+        )
+        with self._transaction() as connection:
+            for row in connection.execute(query.limit(GARBAGE_MAX)).all():
+                if (row.topic_id, row.partition) in wanted and row.segment_id not in busy:
+                    connection.execute(
+                        REMOTE_SEGMENTS.update()
+                        .where(*_is_row(row), REMOTE_SEGMENTS.c.state == _COPYING)
+                        .values(state=_DELETING, changed_at_ms=now_ms)
+                    )
+
+    def garbage(self, keys: Collection[PartitionKey], *, deleted_before_ms: int) -> list[Garbage]:
+        """Return the segments of these partitions that were given up before a time: readers may still be at others."""
+        wanted = {(format_topic_id(topic_id), partition) for topic_id, partition in keys}
+        query = sa.select(REMOTE_SEGMENTS).where(
+            REMOTE_SEGMENTS.c.topic_id.in_(sorted({name for name, _ in wanted})),
+            REMOTE_SEGMENTS.c.state == _DELETING,
+            REMOTE_SEGMENTS.c.changed_at_ms <= deleted_before_ms,
+        )
+        with self._transaction() as connection:
+            rows = connection.execute(query.limit(GARBAGE_MAX)).all()
+        return [_garbage(row) for row in rows if (row.topic_id, row.partition) in wanted]
+
+    def topic_ids(self) -> set[str]:
+        """Return the topics, by the text of their ids, of which there is anything."""
+        with self._transaction() as connection:
+            found = {row.topic_id for row in connection.execute(sa.select(REMOTE_SEGMENTS.c.topic_id).distinct())}
+            return found | {row.topic_id for row in connection.execute(sa.select(REMOTE_LOGS.c.topic_id).distinct())}
+
+    def of_topic(self, topic_id: str) -> list[Garbage]:
+        """Return the segments of a topic, whatever their state: of one that was deleted."""
+        query = sa.select(REMOTE_SEGMENTS).where(REMOTE_SEGMENTS.c.topic_id == topic_id).limit(GARBAGE_MAX)
+        with self._transaction() as connection:
+            rows = connection.execute(query).all()
+        return [_garbage(row) for row in rows]
+
+    def forget(self, garbage: Sequence[Garbage], *, copied_too: bool = False) -> None:
+        """Remove the rows of objects that are gone. `copied_too`: of a topic that was deleted."""
+        states = [_COPYING, _DELETING, *([_COPIED] if copied_too else [])]
+        with self._transaction() as connection:
+            for one in garbage:
+                connection.execute(REMOTE_SEGMENTS.delete().where(*_is_row(one), REMOTE_SEGMENTS.c.state.in_(states)))
+
+    def forget_topic(self, topic_id: str) -> None:
+        """Remove all rows of a topic that was deleted."""
+        with self._transaction() as connection:
+            connection.execute(REMOTE_SEGMENTS.delete().where(REMOTE_SEGMENTS.c.topic_id == topic_id))
+            connection.execute(REMOTE_LOGS.delete().where(REMOTE_LOGS.c.topic_id == topic_id))
+
+    @staticmethod
+    def _move(connection: sa.Connection, key: PartitionKey, known: RemoteLog, head: RemoteLog) -> None:
+        values = {"version": head.version, "start_offset": head.start_offset, "end_offset": head.end_offset}
+        if known.version:
+            moved = connection.execute(
+                REMOTE_LOGS.update()
+                .where(_is_of(REMOTE_LOGS, key), REMOTE_LOGS.c.version == known.version)
+                .values(**values)
+            )
+            if moved.rowcount != 1:
+                raise LateError(key)
+            return
+        try:
+            with connection.begin_nested():
+                connection.execute(REMOTE_LOGS.insert().values(**_columns_of(key), **values))
+        except sa.exc.IntegrityError:
+            raise LateError(key) from None
+
+
+def _garbage(row: sa.Row[Any]) -> Garbage:
+    return Garbage(row.topic_id, row.partition, row.segment_id, row.object_key)
+
+
+def _is_row(row: Garbage | sa.Row[Any]) -> list[sa.ColumnElement[bool]]:
+    return [
+        REMOTE_SEGMENTS.c.topic_id == row.topic_id,
+        REMOTE_SEGMENTS.c.partition == row.partition,
+        REMOTE_SEGMENTS.c.segment_id == row.segment_id,
+    ]
+
+
+def _columns_of(key: PartitionKey) -> dict[str, Any]:
+    return {"topic_id": format_topic_id(key[0]), "partition": key[1]}
+
+
+def _is_of(table: sa.Table, key: PartitionKey) -> sa.ColumnElement[bool]:
+    return sa.and_(table.c.topic_id == format_topic_id(key[0]), table.c.partition == key[1])
+
+
+_PIECES: Final = ("index", "aborted", "producers")
+
+
+def _row(key: PartitionKey, segment: RemoteSegment, state: str, now_ms: int) -> dict[str, Any]:
+    details = {
+        "epochs": [list(one) for one in segment.epochs],
+        **{name: list(getattr(segment, name)) for name in _PIECES},
+    }
+    return {
+        **_columns_of(key),
+        "segment_id": segment.segment_id,
+        "state": state,
+        "object_key": segment.key,
+        "base_offset": segment.base_offset,
+        "start_offset": segment.start_offset,
+        "end_offset": segment.end_offset,
+        "size_bytes": segment.size_bytes,
+        "max_timestamp_ms": segment.max_timestamp_ms,
+        "leader_epoch": segment.leader_epoch,
+        "node_id": segment.node_id,
+        "changed_at_ms": now_ms,
+        "details": json.dumps(details, separators=(",", ":")),
+    }
+
+
+def _segment(row: sa.Row[Any]) -> RemoteSegment:
+    try:
+        details = json.loads(row.details)
+        return RemoteSegment(
+            row.segment_id,
+            row.object_key,
+            row.base_offset,
+            row.start_offset,
+            row.end_offset,
+            row.size_bytes,
+            row.max_timestamp_ms,
+            row.leader_epoch,
+            row.node_id,
+            tuple((int(epoch), int(begins)) for epoch, begins in details["epochs"]),
+            *(Piece(*map(int, details[name])) for name in _PIECES),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise FatalError(
+            f"the row of the remote segment {row.object_key} in the metadata's database can't be read: {error}",
+            ErrorCode.KAFKA_STORAGE_ERROR,
+        ) from error
