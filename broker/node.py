@@ -237,8 +237,8 @@ class Node:
         known offsets. With `accept_metadata_loss` it starts though the metadata lacks changes that it has applied, and
         sets aside the logs that the metadata does not know. Without `may_join` it starts only where the metadata has
         its node.id: after it was removed, it does not come back as a new node. `interceptor` stands between the
-        listeners and what answers, for tests of clients. `metadata_store` and `object_store` take the places of those that
-        metadata.url and remote.storage.url name, for simulations.
+        listeners and what answers, for tests of clients. `metadata_store` and `object_store` take the places of those
+        that metadata.url and remote.storage.url name, for simulations.
         Raises `ConfigError` and `NodeStartError`, and leaves nothing behind.
         """
         warn_if_interpreted()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from cluster import Cluster, cluster
@@ -61,9 +63,13 @@ async def served(made: Cluster, *, but: int = 0) -> Node:
     return node
 
 
+def nothing_old_is_local(made: Cluster, offset: int) -> bool:
+    return all(partition_of(node, T0).log.local_start_offset > offset for node in made.nodes.values())
+
+
 def segments_are_apart(node: Node) -> bool:
     segments = tier_of(node, T0).remote.segments
-    return all(one.end_offset == two.start_offset for one, two in zip(segments, segments[1:], strict=False))
+    return all(one.end_offset == following.start_offset for one, following in pairwise(segments))
 
 
 def test_R1_D6_each_replica_lets_go_of_what_is_copied_and_whoever_leads_has_all_of_it(tmp_path: Path) -> None:
@@ -73,8 +79,7 @@ def test_R1_D6_each_replica_lets_go_of_what_is_copied_and_whoever_leads_has_all_
             values += await fill(made, round_number * 20, 20)
             node = await served(made)
             await left_the_disk(node, T0)
-            logs = [partition_of(one, T0).log for one in made.nodes.values()]
-            await made.until(lambda logs=logs: all(log.local_start_offset > values[-1][0] - 10 for log in logs))
+            await made.until(partial(nothing_old_is_local, made, values[-1][0] - 10))
             assert await read_all(node, 0, T0) == values
             assert segments_are_apart(node)
             if round_number < 2:
