@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,8 +25,11 @@ SUPERVISED_EVERY_S = 0.2
 class ClusterRun:
     """Feeds a topic, reads what the pipeline makes of it, and starts the pipeline's processes again when they end."""
 
-    def __init__(self, nodes: NodeProcesses, chaos: Chaos, folder: Path) -> None:
+    def __init__(
+        self, nodes: NodeProcesses, chaos: Chaos, folder: Path, configs: Mapping[str, str] | None = None
+    ) -> None:
         self._nodes = nodes
+        self._configs = configs or {}
         self._chaos = chaos
         self.source, self.target = chaos.source, chaos.target
         kafka = ",".join(nodes.kafka.values())
@@ -46,7 +49,7 @@ class ClusterRun:
     def start(self) -> None:
         with semel.Admin(self._nodes.bootstrap) as admin:
             for topic in (self._chaos.source, self._chaos.target):
-                admin.create_topic(topic, partitions=PARTITIONS)
+                admin.create_topic(topic, partitions=PARTITIONS, configs=self._configs)
         self.feeder.start()
         self._reader.start()
         self._supervisor.start()
@@ -125,9 +128,14 @@ class ClusterRun:
 
 @contextmanager
 def cluster_run(
-    nodes: NodeProcesses, folder: Path, name: str, clients: Clients = Clients.SEMEL
+    nodes: NodeProcesses,
+    folder: Path,
+    name: str,
+    clients: Clients = Clients.SEMEL,
+    *,
+    configs: Mapping[str, str] | None = None,
 ) -> Iterator[ClusterRun]:
-    """Run a pipeline with topics of its own."""
+    """Run a pipeline with topics of its own, which have these settings."""
     chaos = Chaos(
         seed=1,
         duration_s=0,
@@ -137,7 +145,7 @@ def cluster_run(
         target=f"{name}-target",
         group=f"{name}-pipeline",
     )
-    run = ClusterRun(nodes, chaos, folder / name)
+    run = ClusterRun(nodes, chaos, folder / name, configs)
     try:
         run.start()
         yield run
