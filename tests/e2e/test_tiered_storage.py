@@ -39,9 +39,7 @@ def objects_of(endpoint: str, topic: str) -> list[str]:
 def local_bytes(nodes: NodeProcesses, topic: str) -> int:
     """Return how much of a topic is on the disks of all nodes."""
     return sum(
-        file.stat().st_size
-        for node_id in nodes.running
-        for file in nodes.data_dir(node_id).glob(f"{topic}-*/*.log")
+        file.stat().st_size for node_id in nodes.running for file in nodes.data_dir(node_id).glob(f"{topic}-*/*.log")
     )
 
 
