@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from semel.broker.acls.authorizer import Authorizer
@@ -18,6 +19,47 @@ from semel.group_coordinator.coordinator import GroupCoordinator
 from semel.protocol.ids import TopicPartition
 from semel.runtime.clock import Clock
 from semel.txn_coordinator.coordinator import TransactionCoordinator
+
+
+class RemoteStatus(Protocol):
+    """How a node's remote storage is, for those who look at it. Counters are since the node's start."""
+
+    @property
+    def location(self) -> str: ...
+
+    @property
+    def error(self) -> str:
+        """Why what is done for all partitions fails; empty where it does not."""
+        ...
+
+    @property
+    def copied_segments(self) -> int: ...
+
+    @property
+    def copied_bytes(self) -> int: ...
+
+    @property
+    def read_bytes(self) -> int:
+        """Fetched from the store."""
+        ...
+
+    @property
+    def failed_reads(self) -> int: ...
+
+    @property
+    def cached_bytes(self) -> int: ...
+
+    def requests(self) -> Mapping[str, int]:
+        """How many were sent to the store: read, put, delete."""
+        ...
+
+    def troubles(self) -> Mapping[TopicPartition, str]:
+        """Return the partitions for which something fails, and why."""
+        ...
+
+    def bytes_to_copy(self) -> int:
+        """Return how large the closed segments are that this node has still to copy."""
+        ...
 
 
 class Services(Protocol):
@@ -60,6 +102,11 @@ class Services(Protocol):
 
     @property
     def groups(self) -> GroupCoordinator: ...
+
+    @property
+    def tier(self) -> RemoteStatus | None:
+        """The remote storage; None where there is none."""
+        ...
 
     def partition(self, tp: TopicPartition) -> Partition | None: ...
 

@@ -114,6 +114,7 @@ def dump(
     epilog=examples(
         "semel log verify data",
         "semel log verify /var/lib/semel --deep --json",
+        "semel log verify data --remote s3://my-bucket/semel",
         exit_codes="0 no damage; 1 something is damaged; 2 the command line is wrong",
     )
 )
@@ -124,6 +125,14 @@ def verify(
     metadata_url: Annotated[
         str,
         typer.Option(metavar="URL", help="The node's metadata.url, if its metadata is not in the directory."),
+    ] = "",
+    remote_storage: Annotated[
+        str,
+        typer.Option(
+            "--remote",
+            metavar="URL",
+            help="Also read and check all that the cluster has in its remote storage: its remote.storage.url.",
+        ),
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -142,6 +151,7 @@ def verify(
         folder,
         deep=deep,
         metadata_url=metadata_url,
+        remote_storage=remote_storage,
         progress=lambda now: progress.read(now.doing, now.done_bytes, now.total_bytes),
     )
     if as_json:

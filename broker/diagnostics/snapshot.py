@@ -42,6 +42,7 @@ from semel.protocol.api.diagnostics import (
     OfflinePartition,
     OpenTransaction,
     OwnedToken,
+    RemoteTrouble,
     SettingFact,
     TopicFacts,
 )
@@ -98,6 +99,7 @@ async def take_snapshot(node: Services, limit: int = 0, producer_ids: Iterable[i
     offline = _offline(node, now_ms)
     leads = leader_counts(node)
     delegation = None if node.users is None else node.users.delegation
+    troubles = {} if node.tier is None else node.tier.troubles()
     ownerless = [] if delegation is None else await delegation.without_user()
     return NodeSnapshot(
         node_id=node.config.node_id,
@@ -135,6 +137,13 @@ async def take_snapshot(node: Services, limit: int = 0, producer_ids: Iterable[i
         delegation_secret_mark="" if delegation is None else delegation.secret_mark,
         tokens_without_user=tuple(OwnedToken(each.token_id, each.owner) for each in ownerless[:most]),
         tokens_without_user_total=len(ownerless),
+        remote_storage="" if node.tier is None else node.tier.location,
+        remote_error="" if node.tier is None else node.tier.error[:_REASON_LENGTH_MAX],
+        remote_troubles=tuple(
+            RemoteTrouble(tp, why[:_REASON_LENGTH_MAX]) for tp, why in sorted(troubles.items())[:most]
+        ),
+        remote_troubles_total=len(troubles),
+        remote_bytes_to_copy=0 if node.tier is None else node.tier.bytes_to_copy(),
     )
 
 

@@ -42,6 +42,7 @@ class Check(Enum):
     COORDINATOR = "coordinator"
     GROUP_OFFSETS = "group-offsets"
     LEFTOVERS = "leftovers"
+    REMOTE = "remote"
 
 
 @dataclass(frozen=True, slots=True)

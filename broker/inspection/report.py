@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Final
 
 from semel.broker.inspection.findings import Finding, Severity
@@ -31,6 +32,7 @@ def report_fields(report: Report) -> dict[str, Any]:
         "markers": sum(log.markers for log in report.logs),
         "markers_without_data": sum(log.empty_markers for log in report.logs),
         "open_transactions": report.open_transactions,
+        "remote": None if report.remote is None else asdict(report.remote),
         "seconds": round(report.seconds, 3),
         "counts": {severity.value: findings.count(severity) for severity in Severity},
         "findings": [_fields(finding) for finding in findings],
@@ -71,6 +73,9 @@ def print_report(report: Report) -> None:
     sizes = f"{counted(sum(log.records for log in report.logs), 'record')}, {report.size_bytes / 1e6:,.1f} MB"
     opened = counted(report.open_transactions, "open transaction")
     print(f"{counted(len(report.logs), 'partition')}, {sizes}, {opened}")
+    if report.remote is not None:
+        there = f"{counted(report.remote.records, 'record')}, {report.remote.size_bytes / 1e6:,.1f} MB"
+        print(f"in the remote storage: {counted(report.remote.segments, 'segment')}, {there}")
     if report.start:
         print(f"a start would say: {report.start}")
     notes = 0

@@ -26,6 +26,7 @@ from semel.broker.inspection.findings import Check, Findings, Severity
 from semel.broker.inspection.log_check import LogCheck, WalkedLog
 from semel.broker.inspection.metadata_copy import LoadedMetadata, integrity_fault, load_from, load_image
 from semel.broker.inspection.overlay import OverlayStorage, open_to_read
+from semel.broker.inspection.remote_check import RemoteReport, check_remote
 from semel.broker.inspection.transaction_check import check_transactions
 from semel.broker.log.checkpoints import OffsetCheckpoint
 from semel.broker.log.disk_errors import next_after_misplaced
@@ -88,6 +89,8 @@ class Report:
     logs: list[WalkedLog] = field(default_factory=list)
     findings: Findings = field(default_factory=Findings)
     open_transactions: int = 0
+    remote: RemoteReport | None = None
+    """What was looked at in the remote storage."""
     seconds: float = 0.0
 
     @property
@@ -108,12 +111,14 @@ def verify(
     progress: Callable[[Progress], None] | None = None,
     needs_metadata: bool = True,
     is_alone: bool = False,
+    remote_storage: str = "",
 ) -> Report:
     """Check the data folder at `path`. Raises `UsageError` where it is none, and `OSError`.
 
     metadata_url:   where the metadata is, if not in the folder
     deep:           decompress each batch, and read its records
     needs_metadata: a folder without metadata is an error, since a node does not start with it
+    remote_storage: also check what the cluster has there: a remote.storage.url
     is_alone:       without metadata, each log counts as the only replica: no other was to be followed by cutting it
     """
     begun = time.monotonic()
@@ -122,7 +127,9 @@ def verify(
         raise UsageError(f"{path} is not a directory: give a node's data.dir")
 
     def look() -> Report:
-        return _look(path, metadata_url, deep, clock or SystemClock(), progress, needs_metadata, is_alone)
+        return _look(
+            path, metadata_url, deep, clock or SystemClock(), progress, needs_metadata, is_alone, remote_storage
+        )
 
     report = look()
     if report.is_running and not report.is_whole:
@@ -140,6 +147,7 @@ def _look(
     progress: Callable[[Progress], None] | None,
     needs_metadata: bool,
     is_alone: bool,
+    remote_storage: str,
 ) -> Report:
     before = OverlayStorage(path)
     try:
@@ -147,7 +155,9 @@ def _look(
             raise UsageError(
                 f"{path} is no node's data directory: it has neither {META_FILE} nor logs. Give a data.dir"
             )
-        return _Verification(before, path, metadata_url, deep, clock, progress, needs_metadata, is_alone).run()
+        return _Verification(
+            before, path, metadata_url, deep, clock, progress, needs_metadata, is_alone, remote_storage
+        ).run()
     finally:
         before.close()
 
@@ -196,7 +206,9 @@ class _Verification:
         progress: Callable[[Progress], None] | None,
         needs_metadata: bool,
         is_alone: bool,
+        remote_storage: str,
     ) -> None:
+        self._remote_storage = remote_storage
         self._before = before
         self._path = path
         self._metadata_url = metadata_url
@@ -235,6 +247,8 @@ class _Verification:
             self._walk(image, dry_run)
             self._check_checkpoints(dry_run)
             self._check_changes(dry_run)
+            if self._remote_storage and image is not None:
+                self._check_remote(image)
             if dry_run.refusal is None:
                 check_transactions(logs, self._findings, knows_topics=image is not None)
                 report.open_transactions = sum(len(log.producer_state.open_transactions) for log in logs.values())
@@ -246,6 +260,14 @@ class _Verification:
         finally:
             after.close()
         return report
+
+    def _check_remote(self, image: MetadataImage) -> None:
+        def tell(doing: str, done_bytes: int, total_bytes: int) -> None:
+            self._tell(Progress(doing, done_bytes, total_bytes))
+
+        self._report.remote = check_remote(
+            self._remote_storage, self._metadata_url, f"{self._path}/{METADATA_FILE}", image, self._findings, tell
+        )
 
     # --- Whose folder it is -------------------------------------------------------------------------------------------
 

@@ -289,6 +289,15 @@ class NodeReader:
             yield _plain("semel.disk.limit", logs.disk_bytes()[0])
         yield _plain("semel.disk.reserve", self._node.config.disk_min_free_bytes)
         yield _plain("semel.node.recovery.restored", logs.recovery.restored_batches)
+        tier = self._node.tier
+        if tier is not None:
+            yield _by("semel.remote.requests", tier.requests().items())
+            yield _by("semel.remote.io", [("receive", tier.read_bytes), ("transmit", tier.copied_bytes)])
+            yield _plain("semel.remote.segments", tier.copied_segments)
+            yield _plain("semel.remote.lag", tier.bytes_to_copy())
+            yield _plain("semel.remote.failed_reads", tier.failed_reads)
+            yield _plain("semel.remote.failing", len(tier.troubles()))
+            yield _plain("semel.remote.cache", tier.cached_bytes)
         yield _by(
             "semel.partitions",
             [

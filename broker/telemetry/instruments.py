@@ -310,6 +310,26 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
             Instrument("semel.log.compactions", "{round}", _C, "Rounds of compaction."),
             Instrument("semel.log.size", "By", _G, "Bytes of all logs' segments."),
             Instrument(
+                "semel.remote.requests", "{request}", _C, "Sent to the remote storage: each costs.", (KIND,)
+            ),
+            Instrument(
+                "semel.remote.io", "By", _C, "Copied to the remote storage (transmit), and read from it (receive).",
+                (DIRECTION,),
+            ),
+            Instrument("semel.remote.segments", "{segment}", _C, "Segments copied to the remote storage."),
+            Instrument(
+                "semel.remote.lag", "By", _G, "Closed segments of partitions led here that are still to be copied."
+            ),
+            Instrument("semel.remote.failed_reads", "{read}", _C, "Reads from the remote storage that failed."),
+            Instrument(
+                "semel.remote.failing", "{partition}", _G,
+                "Partitions that can't be copied, cleaned up, looked up or read there: `semel doctor` says why.",
+            ),
+            Instrument(
+                "semel.remote.cache", "By", _G,
+                "Held in memory of what was read there (bound: remote.log.reader.cache.bytes).",
+            ),
+            Instrument(
                 "semel.producer.ids", "{producer}", _G,
                 "Producer ids that the partitions remember together (producer.ids.max); while they are too many, "
                 "semel.produce.refused counts THROTTLING_QUOTA_EXCEEDED.",

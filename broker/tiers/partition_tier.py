@@ -35,6 +35,8 @@ class PartitionTier:
         """Held by whoever changes what is in the remote storage."""
         self.error = ""
         """Why the last copy, deletion or look-up failed; empty where it did not."""
+        self.read_error = ""
+        """Why the last read failed; empty where it did not."""
 
     @property
     def end_offset(self) -> int:
@@ -49,7 +51,7 @@ class PartitionTier:
     def bytes_to_copy(self) -> int:
         """How large the closed segments are that the remote storage lacks."""
         log = self.partition.log
-        return sum(one.size for one in log.segments.inactive() if log.segments.end_of(one, 0) > self.remote.end_offset)
+        return log.segments.bytes_between(self.remote.end_offset, log.segments.active.base_offset)
 
     def look_up(self) -> None:
         self.is_known = False
@@ -58,12 +60,18 @@ class PartitionTier:
     # --- Reading ------------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, upto: int, min_one_batch: bool, committed_only: bool) -> LogRange:
-        segment = self._holding(offset)
-        found = self._storage.reader.read(
-            segment, offset, max_bytes, upto, min_one_batch, committed_only, self.partition.wake_readers
-        )
-        if found is None:
-            raise self._missing(offset)
+        try:
+            segment = self._holding(offset)
+            found = self._storage.reader.read(
+                segment, offset, max_bytes, upto, min_one_batch, committed_only, self.partition.wake_readers
+            )
+            if found is None:
+                raise self._missing(offset)
+        except SemelError as error:
+            self.read_error = error.message
+            raise
+        if found.records is not None:
+            self.read_error = ""
         following = self.remote.after(segment)
         if following is not None and found.next_offset == segment.end_offset > offset:
             self._storage.reader.fetch_ahead(following)

@@ -171,6 +171,11 @@ class RemoteRows(Database):
             rows = connection.execute(query.limit(GARBAGE_MAX)).all()
         return [_garbage(row) for row in rows if (row.topic_id, row.partition) in wanted]
 
+    def object_keys(self) -> set[str]:
+        """Return the keys of all objects that are known, whatever their state."""
+        with self._transaction() as connection:
+            return {row.object_key for row in connection.execute(sa.select(REMOTE_SEGMENTS.c.object_key))}
+
     def topic_ids(self) -> set[str]:
         """Return the topics, by the text of their ids, of which there is anything."""
         with self._transaction() as connection:

@@ -47,6 +47,44 @@ class Tier:
         self.error = ""
         """Why the last attempt failed to reach the rows or to clean up; empty where it did not."""
 
+    # --- For those who look at it -------------------------------------------------------------------------------------
+
+    @property
+    def location(self) -> str:
+        return self.storage.store.location
+
+    @property
+    def copied_segments(self) -> int:
+        return self.copier.copied_segments
+
+    @property
+    def copied_bytes(self) -> int:
+        return self.copier.copied_bytes
+
+    @property
+    def read_bytes(self) -> int:
+        return self.storage.reader.read_bytes
+
+    @property
+    def failed_reads(self) -> int:
+        return self.storage.reader.failures
+
+    @property
+    def cached_bytes(self) -> int:
+        return self.storage.reader.cached_bytes
+
+    def requests(self) -> dict[str, int]:
+        counted = self.storage.requests
+        return {"read": self.storage.reader.requests, "put": counted["put"], "delete": counted["delete"]}
+
+    def troubles(self) -> dict[TopicPartition, str]:
+        return {one.partition.tp: why for one in self.parts() if (why := one.error or one.read_error)}
+
+    def bytes_to_copy(self) -> int:
+        return sum(one.bytes_to_copy for one in self.parts() if one.partition.leader is not None)
+
+    # --- Partitions ---------------------------------------------------------------------------------------------------
+
     def part_of(self, partition: Partition) -> PartitionTier:
         """Return what a partition asks of the remote storage, to be attached to it."""
         return PartitionTier(self.storage, partition, self.wake)

@@ -345,6 +345,14 @@ class OwnedToken:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteTrouble:
+    """A partition for which something fails in the remote storage, and why."""
+
+    partition: TopicPartition
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSnapshot:
     """One node at `now_ms` by its clock.
 
@@ -360,6 +368,10 @@ class NodeSnapshot:
     delegation_secret_mark: the same on nodes with the same secret of delegation tokens, and nothing that helps to find
         it; empty where it has none, or is of an earlier version
     tokens_without_user: delegation tokens whose owner is no user there now, by its file or the metadata
+    remote_storage: where segments are copied to; empty where they are not
+    remote_error: why what is done there for all partitions fails; empty where it does not
+    remote_troubles: the partitions for which something fails there
+    remote_bytes_to_copy: how large the closed segments are that this node has still to copy
     """
 
     node_id: int
@@ -394,6 +406,11 @@ class NodeSnapshot:
     delegation_secret_mark: str = ""
     tokens_without_user: tuple[OwnedToken, ...] = ()
     tokens_without_user_total: int = 0
+    remote_storage: str = ""
+    remote_error: str = ""
+    remote_troubles: tuple[RemoteTrouble, ...] = ()
+    remote_troubles_total: int = 0
+    remote_bytes_to_copy: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class SnapshotRequest(_message.Message):
     def __init__(self, limit: _Optional[int] = ..., producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NodeSnapshot(_message.Message):
-    __slots__ = ("node_id", "now_ms", "coordinators_away", "transactions", "transactions_total", "held", "held_total", "groups", "groups_total", "topics", "topics_total", "offline", "disk", "settings", "leaders", "offline_total", "forged", "forged_total", "config_file", "version", "metadata_sequence", "nodes", "replication", "replication_total", "internal_topics", "is_controller", "throttled_topics", "moving_total", "metadata_away_ms", "delegation_secret_mark", "tokens_without_user", "tokens_without_user_total")
+    __slots__ = ("node_id", "now_ms", "coordinators_away", "transactions", "transactions_total", "held", "held_total", "groups", "groups_total", "topics", "topics_total", "offline", "disk", "settings", "leaders", "offline_total", "forged", "forged_total", "config_file", "version", "metadata_sequence", "nodes", "replication", "replication_total", "internal_topics", "is_controller", "throttled_topics", "moving_total", "metadata_away_ms", "delegation_secret_mark", "tokens_without_user", "tokens_without_user_total", "remote_storage", "remote_error", "remote_troubles", "remote_troubles_total", "remote_bytes_to_copy")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     COORDINATORS_AWAY_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,11 @@ class NodeSnapshot(_message.Message):
     DELEGATION_SECRET_MARK_FIELD_NUMBER: _ClassVar[int]
     TOKENS_WITHOUT_USER_FIELD_NUMBER: _ClassVar[int]
     TOKENS_WITHOUT_USER_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_STORAGE_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_ERROR_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_TROUBLES_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_TROUBLES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_BYTES_TO_COPY_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     now_ms: int
     coordinators_away: _containers.RepeatedCompositeFieldContainer[CoordinatorPartition]
@@ -93,7 +98,20 @@ class NodeSnapshot(_message.Message):
     delegation_secret_mark: str
     tokens_without_user: _containers.RepeatedCompositeFieldContainer[OwnedToken]
     tokens_without_user_total: int
-    def __init__(self, node_id: _Optional[int] = ..., now_ms: _Optional[int] = ..., coordinators_away: _Optional[_Iterable[_Union[CoordinatorPartition, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[OpenTransaction, _Mapping]]] = ..., transactions_total: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., held_total: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFacts, _Mapping]]] = ..., groups_total: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicFacts, _Mapping]]] = ..., topics_total: _Optional[int] = ..., offline: _Optional[_Iterable[_Union[OfflinePartition, _Mapping]]] = ..., disk: _Optional[_Union[DiskFacts, _Mapping]] = ..., settings: _Optional[_Iterable[_Union[SettingFact, _Mapping]]] = ..., leaders: _Optional[int] = ..., offline_total: _Optional[int] = ..., forged: _Optional[_Iterable[_Union[ForgedMarker, _Mapping]]] = ..., forged_total: _Optional[int] = ..., config_file: _Optional[str] = ..., version: _Optional[str] = ..., metadata_sequence: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeFacts, _Mapping]]] = ..., replication: _Optional[_Iterable[_Union[ReplicationFacts, _Mapping]]] = ..., replication_total: _Optional[int] = ..., internal_topics: _Optional[_Iterable[_Union[InternalTopicFacts, _Mapping]]] = ..., is_controller: bool = ..., throttled_topics: _Optional[_Iterable[str]] = ..., moving_total: _Optional[int] = ..., metadata_away_ms: _Optional[int] = ..., delegation_secret_mark: _Optional[str] = ..., tokens_without_user: _Optional[_Iterable[_Union[OwnedToken, _Mapping]]] = ..., tokens_without_user_total: _Optional[int] = ...) -> None: ...
+    remote_storage: str
+    remote_error: str
+    remote_troubles: _containers.RepeatedCompositeFieldContainer[RemoteTrouble]
+    remote_troubles_total: int
+    remote_bytes_to_copy: int
+    def __init__(self, node_id: _Optional[int] = ..., now_ms: _Optional[int] = ..., coordinators_away: _Optional[_Iterable[_Union[CoordinatorPartition, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[OpenTransaction, _Mapping]]] = ..., transactions_total: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., held_total: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFacts, _Mapping]]] = ..., groups_total: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicFacts, _Mapping]]] = ..., topics_total: _Optional[int] = ..., offline: _Optional[_Iterable[_Union[OfflinePartition, _Mapping]]] = ..., disk: _Optional[_Union[DiskFacts, _Mapping]] = ..., settings: _Optional[_Iterable[_Union[SettingFact, _Mapping]]] = ..., leaders: _Optional[int] = ..., offline_total: _Optional[int] = ..., forged: _Optional[_Iterable[_Union[ForgedMarker, _Mapping]]] = ..., forged_total: _Optional[int] = ..., config_file: _Optional[str] = ..., version: _Optional[str] = ..., metadata_sequence: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeFacts, _Mapping]]] = ..., replication: _Optional[_Iterable[_Union[ReplicationFacts, _Mapping]]] = ..., replication_total: _Optional[int] = ..., internal_topics: _Optional[_Iterable[_Union[InternalTopicFacts, _Mapping]]] = ..., is_controller: bool = ..., throttled_topics: _Optional[_Iterable[str]] = ..., moving_total: _Optional[int] = ..., metadata_away_ms: _Optional[int] = ..., delegation_secret_mark: _Optional[str] = ..., tokens_without_user: _Optional[_Iterable[_Union[OwnedToken, _Mapping]]] = ..., tokens_without_user_total: _Optional[int] = ..., remote_storage: _Optional[str] = ..., remote_error: _Optional[str] = ..., remote_troubles: _Optional[_Iterable[_Union[RemoteTrouble, _Mapping]]] = ..., remote_troubles_total: _Optional[int] = ..., remote_bytes_to_copy: _Optional[int] = ...) -> None: ...
+
+class RemoteTrouble(_message.Message):
+    __slots__ = ("partition", "error")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    partition: _common_pb2.TopicPartition
+    error: str
+    def __init__(self, partition: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., error: _Optional[str] = ...) -> None: ...
 
 class OwnedToken(_message.Message):
     __slots__ = ("token_id", "owner")

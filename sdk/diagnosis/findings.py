@@ -315,6 +315,14 @@ _TABLE: Final = (
         "Fix what the error says; the node tries again when it is next due, most of it within a minute.",
     ),
     FindingKind(
+        "remote-storage-failing", _S.DISK,
+        "Until it works, closed segments stay on the disk, which fills, and what is in the remote storage alone can't "
+        "be read; a leader that can't look up what is there serves nobody.",
+        "Fix what the error says: the bucket, its credentials, the network. The node tries again until it works. Where "
+        "records are missing there, restore the bucket and the metadata's database from backups, or delete what is "
+        "before the records that are left (`semel topic delete-records`).",
+    ),
+    FindingKind(
         "fsync-slow", _S.DISK,
         "Every acknowledgement with acks=all waits for such a sync (D1).",
         "Move the data directory to a faster disk, or take other work off this one.",

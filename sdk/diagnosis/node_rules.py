@@ -16,7 +16,7 @@ from semel.protocol.api.diagnostics import (
 from semel.protocol.ids import TopicPartition
 from semel.protocol.listener_names import DEFAULT_LISTENER, addresses_of, client_auth_of
 from semel.protocol.loopback import serves_anybody
-from semel.protocol.wording import command, duration, size
+from semel.protocol.wording import command, counted, duration, size
 from semel.sdk.diagnosis.commands import NEEDS_HELP, fix_commands, serve_command, verify_command
 from semel.sdk.diagnosis.findings import KINDS, Cluster, Finding
 
@@ -174,6 +174,24 @@ def _space(node: NodeSnapshot) -> Iterator[Finding]:
         )
 
 
+def _remote_storage(node: NodeSnapshot) -> Iterator[Finding]:
+    """One finding for all of a node's partitions: mostly they fail for one reason."""
+    if not (node.remote_error or node.remote_troubles):
+        return
+    first = node.remote_troubles[0] if node.remote_troubles else None
+    more = f" ({counted(node.remote_troubles_total, 'partition')} in all)" if node.remote_troubles_total > 1 else ""
+    why = node.remote_error if first is None else f"{first.error}{more}"
+    waits = f"{size(node.remote_bytes_to_copy)} wait to be copied" if node.remote_bytes_to_copy else ""
+    yield Finding(
+        KINDS["remote-storage-failing"],
+        Severity.ERROR,
+        node.remote_storage,
+        f"the node {why}",
+        happens="; ".join(filter(None, ("it is tried again", waits))),
+        node_id=node.node_id,
+    )
+
+
 def _health(node: NodeSnapshot, thresholds: Thresholds) -> Iterator[Finding]:
     disk = node.disk
 
@@ -190,6 +208,7 @@ def _health(node: NodeSnapshot, thresholds: Thresholds) -> Iterator[Finding]:
             f"the node {disk.maintenance_error}",
             happens="it is tried again; until it succeeds the disk fills, and a start after a crash takes longer",
         )
+    yield from _remote_storage(node)
     slow_share = disk.slow_syncs / disk.syncs if disk.syncs >= _SYNCS_MIN else 0.0
     if disk.sync_ms_recent > thresholds.sync_ms or slow_share > _SLOW_SHARE:
         yield found(

@@ -23,7 +23,8 @@ def worked_node(folder: Path, **settings: Any) -> Iterator[LiveNode]:
     """A node with a transaction committed, one aborted and one that is open; a group that is behind; a batch repeated,
     one refused, a call of gRPC refused; and a member that reads.
     """
-    with LiveNode(folder, metrics_listen="127.0.0.1:0", **settings) as live, contextlib.ExitStack() as stack:
+    settings = {"metrics_listen": "127.0.0.1:0", "remote_storage_url": f"file://{folder}/objects", **settings}
+    with LiveNode(folder, **settings) as live, contextlib.ExitStack() as stack:
         admin = stack.enter_context(semel.Admin(live.bootstrap))
         admin.create_topic("orders", partitions=1)
         admin.create_topic("held", partitions=1)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from memory_objects import MemoryObjects
-from running_node import create_topic
+from running_node import SMALL, batch, create_topic
 from tiered_topic import (
     NOTHING_LOCAL,
+    QUICK,
     TP,
     all_copied,
     append,
@@ -27,6 +28,7 @@ from tiered_topic import (
     until,
 )
 
+from semel.broker.config.node_config import NodeConfig
 from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.delete_records import begin_deletion, confirm_deletion
 from semel.broker.handlers.list_offsets import list_offsets
@@ -43,6 +45,7 @@ from semel.protocol.api.topics import (
     ListOffsetsRequest,
     NewTopic,
 )
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode, RetriableError, UsageError
 from semel.protocol.ids import ProducerIdAndEpoch
 
@@ -229,11 +232,11 @@ def test_a_deleted_topic_leaves_nothing_in_the_remote_storage(tmp_path: Path) ->
         await fill(node, 20)
         await all_copied(node)
         assert objects.objects
-        assert node.tier is not None
         await delete_topics(node, ["t"])
         await until(lambda: not objects.objects)
-        rows = node.tier.storage.rows
-        await until_async(lambda: node.tier.storage.ask(rows.topic_ids), set())  # type: ignore[union-attr]
+        async with asyncio.timeout(30):
+            while await topics_noted(node):  # noqa: ASYNC110 (there is nothing that tells of it)
+                await asyncio.sleep(0.02)
 
     run_tiered(tmp_path, test)
 
@@ -376,12 +379,13 @@ def test_without_a_remote_storage_a_topic_with_it_is_refused_and_one_there_is_no
     asyncio.run(main())
 
 
+@pytest.mark.damages_data("its metadata is elsewhere, and it alone says what is in the remote storage")
 def test_P1_producers_are_known_after_a_lost_log_came_back_from_the_remote_storage(tmp_path: Path) -> None:
     """The data directory is gone, and the metadata is elsewhere: what was copied is there, and the log continues."""
 
     async def main() -> None:
         objects = MemoryObjects()
-        outside = {"metadata_url": f"sqlite:///{tmp_path}/metadata.sqlite"}
+        outside = {"metadata_url": f"sqlite:///{tmp_path}/outside.sqlite"}
         async with tiered_node(tmp_path, objects, **outside) as node:
             await create_topic(node, "t", **NOTHING_LOCAL)
             await serving(node)
@@ -392,10 +396,6 @@ def test_P1_producers_are_known_after_a_lost_log_came_back_from_the_remote_stora
             await left_the_disk(node)
             copied = tier_of(node).end_offset
         (tmp_path / "data").rename(tmp_path / "lost")
-        from tiered_topic import QUICK, SMALL
-
-        from semel.broker.config.node_config import NodeConfig
-
         config = NodeConfig(data_dir=str(tmp_path / "data"), **{**SMALL, **QUICK, **outside})
         node = await Node.start(config, object_store=objects, listeners=(), accept_data_loss=True)
         try:
@@ -404,7 +404,7 @@ def test_P1_producers_are_known_after_a_lost_log_came_back_from_the_remote_stora
             assert (partition.log_start_offset, partition.log_end_offset) == (0, copied)
             assert await read_all(node) == list(enumerate(values))[:copied]
             result = partition.append(
-                bytearray(batch_of(values[copied - 1], producer_id=5, producer_epoch=0, base_sequence=copied - 1))
+                bytearray(batch(values[copied - 1], producer_id=5, producer_epoch=0, base_sequence=copied - 1))
             )
             assert result.duplicate
             following = await append(node, [b"next"], producer_id=5, producer_epoch=0, base_sequence=copied)
@@ -415,19 +415,10 @@ def test_P1_producers_are_known_after_a_lost_log_came_back_from_the_remote_stora
     asyncio.run(main())
 
 
-def batch_of(value: bytes, **options: int) -> bytes:
-    from running_node import batch
-
-    return batch(value, **options)
-
-
 def timed(timestamp_ms: int, size: int) -> bytes:
-    from semel.protocol.batch_builder import encode_batch
-
     return encode_batch([(timestamp_ms, None, b"." * size, ())])
 
 
-async def until_async(ask: object, expected: object) -> None:
-    async with asyncio.timeout(30):
-        while await ask() != expected:  # type: ignore[operator]  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+async def topics_noted(node: Node) -> set[str]:
+    assert node.tier is not None
+    return await node.tier.storage.ask(node.tier.storage.rows.topic_ids)

@@ -38,6 +38,7 @@ from semel.protocol.api.diagnostics import (
     NodeSnapshot,
     OfflinePartition,
     OwnedToken,
+    RemoteTrouble,
     Section,
     Severity,
     Thresholds,
@@ -134,6 +135,15 @@ CASES: dict[str, tuple[Severity, NodeSnapshot]] = {
     "maintenance-failing": (
         Severity.ERROR,
         disk(maintenance_error="could not flush the logs: No space left on device"),
+    ),
+    "remote-storage-failing": (
+        Severity.ERROR,
+        node(
+            remote_storage="s3://bucket",
+            remote_troubles=(RemoteTrouble(TopicPartition("t", 0), "could not copy a segment of t-0: access denied"),),
+            remote_troubles_total=3,
+            remote_bytes_to_copy=5 << 20,
+        ),
     ),
     "fsync-slow": (Severity.WARNING, disk(sync_ms_recent=300.0)),
     "journal-large": (Severity.WARNING, disk(journal_bytes=2 * GIB - 1)),
