@@ -26,6 +26,7 @@ cdef class PartitionLog:
     cdef public object replayed_cut
     cdef public object segments
     cdef public Py_ssize_t tiered_end
+    cdef public object tiered_start
     cdef public object topic_id
     cdef public object tp
 

@@ -20,7 +20,7 @@ from semel.broker.log.append_validation import (
     read_plain,
 )
 from semel.broker.log.batch_runs import first_overlapping, first_reaching, largest_timestamp
-from semel.broker.log.config import AppendOrigin, LogConfig, TimestampType
+from semel.broker.log.config import UNLIMITED, AppendOrigin, LogConfig, TimestampType
 from semel.broker.log.disk_errors import is_full, remedy
 from semel.broker.log.epochs_file import EpochsWrite
 from semel.broker.log.flushing import FlushWork
@@ -96,6 +96,7 @@ class PartitionLog:
         "replayed_cut",
         "segments",
         "tiered_end",
+        "tiered_start",
         "topic_id",
         "tp",
     )
@@ -134,6 +135,8 @@ class PartitionLog:
         """Up to here the remote storage has the log, as far as this node knows. Of a topic with
         remote.storage.enable.
         """
+        self.tiered_start: int | None = None
+        """Where the log begins by what is noted beside the remote storage; None where nothing is noted, or known."""
 
         # Producers that are not in the log yet.
         self.producer_id_expiration_ms = producer_id_expiration_ms
@@ -793,6 +796,23 @@ class PartitionLog:
         self.log_start_offset = offset
         self.epochs.put_before(epochs, offset)
 
+    def roll_expired(self, now_ms: int) -> None:
+        """Close the active segment where all of it is older than retention.ms says: only closed ones are copied.
+
+        Raises `SemelError` (KAFKA_STORAGE_ERROR), offline.
+        """
+        active, kept_ms = self.segments.active, self.config.retention_ms
+        newest_ms = active.max_timestamp[0]
+        is_old = kept_ms != UNLIMITED and newest_ms >= 0 and now_ms - newest_ms > kept_ms
+        if active.size == 0 or not is_old or not self.config.is_deleted or self.offline_error is not None:
+            return
+        try:
+            self.roll(now_ms)
+        except OSError as error:
+            if is_full(error):
+                raise self._no_room(error) from error
+            self._go_offline("beginning a new segment", error)
+
     def delete_old_segments(self, now_ms: int, high_watermark: int, *, is_led_here: bool = True) -> int:
         """Apply retention by log start offset, and, for the leader, by size and age, and remove files renamed earlier.
         Returns the segments gone.
@@ -814,6 +834,7 @@ class PartitionLog:
             recovery_point=local.recovery_point,
             is_led_here=is_led_here,
             tiered_end=self.tiered_end if self.config.remote_storage_enable else None,
+            tiered_start=self.tiered_start,
         )
         try:
             if due and due[-1] is self.segments.active:
@@ -891,7 +912,7 @@ class PartitionLog:
         Raises `SemelError` (KAFKA_STORAGE_ERROR), offline.
         """
         # The log may have been begun again further on: what came then is in the journal behind this.
-        self.truncate_to(max(offset, self.log_start_offset), now_ms=now_ms)
+        self.truncate_to(max(offset, self.local_start_offset), now_ms=now_ms)
         self.replayed_cut = offset if self.replayed_cut is None else min(self.replayed_cut, offset)
         if self.recovered_damage_from is not None and offset <= self.recovered_damage_from:
             _log.warning(

@@ -21,6 +21,7 @@ def segments_to_delete(
     recovery_point: int,
     is_led_here: bool = True,
     tiered_end: int | None = None,
+    tiered_start: int | None = None,
 ) -> list[Segment]:
     """Return the oldest segments that retention removes, oldest first (D6).
 
@@ -30,6 +31,10 @@ def segments_to_delete(
 
     tiered_end: up to here the remote storage has the log. So far segments go by the local retention, which does not
         move the start of the log, so followers judge, too. None: the log is on this disk alone.
+    tiered_start: where the log begins by what is noted beside the remote storage, as far as it is known. A deletion
+        that is not noted there may not have happened (D6)
+
+    Of a tiered log only what is on the disk goes: after a power cut the journal is put back behind what is left (D1).
     """
     kept_ms, kept_bytes, is_deleted = config.retention_ms, config.retention_bytes, config.is_deleted
     if tiered_end is not None:
@@ -63,7 +68,11 @@ def segments_to_delete(
                 return
             found.append(remaining.pop(0))
 
-    take(is_below_start, high_watermark)
+    gone_upto = high_watermark
+    if tiered_end is not None:
+        high_watermark = min(high_watermark, recovery_point)
+        gone_upto = high_watermark if tiered_start is None else min(high_watermark, max(tiered_end, tiered_start))
+    take(is_below_start, gone_upto)
     excess -= sum(segment.size for segment in found)
     if tiered_end is None and not is_led_here:
         return found

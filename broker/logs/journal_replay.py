@@ -227,7 +227,7 @@ class _Taking:
 
     def _floor(self) -> int:
         log = self._log
-        return max(log.log_start_offset, min(self._recovery_point, log.log_end_offset))
+        return max(log.local_start_offset, min(self._recovery_point, log.log_end_offset))
 
     def _restore(self, entry: JournalEntry) -> int:
         """Bring the log to what one entry says, and return how many batches it had lost or had otherwise.

@@ -541,10 +541,10 @@ class LogManager:
             await self._restart_at(partition, offset, producers)
             return True
 
-    async def continue_at(self, partition: Partition, offset: int, producers: bytes) -> bool:
+    async def continue_at(self, partition: Partition, offset: int, producers: Collection[PackedEntry]) -> bool:
         """Begin a leader's log again at `offset`: up to there the remote storage has it, and this disk has lost it.
 
-        producers: a snapshot of those who had written before the offset
+        producers: what is known of those who had written before the offset
         Returns False where it is not there any more, or leads no longer. Fails as `restart_at`.
         """
         async with self._making:
@@ -553,12 +553,12 @@ class LogManager:
             await self._restart_at(partition, offset, producers)
             return True
 
-    async def _restart_at(self, partition: Partition, offset: int, producers: Collection[PackedEntry] | bytes) -> None:
+    async def _restart_at(self, partition: Partition, offset: int, producers: Collection[PackedEntry]) -> None:
         wanted = NewPartition(partition.tp, partition.topic_id, partition.config, partition.leader_epoch)
         tp, topic_id = wanted.tp, wanted.topic_id
 
         def make() -> None:
-            known = producers if isinstance(producers, bytes) else encode_packed(producers) if producers else b""
+            known = encode_packed(producers) if producers else b""
             self.folder.make_log_folder(tp, topic_id, start=offset, producers=known)
 
         is_gone = is_made = False

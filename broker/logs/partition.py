@@ -14,7 +14,7 @@ import asyncio
 import heapq
 import itertools
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from semel.broker.log.append_validation import CheckedBatch
@@ -250,11 +250,23 @@ class Partition:
             self._refused = self._not_leading("is looking up what the remote storage has of it; try again shortly")
         tier.look_up()
 
+    def tier_begins_at(self, offset: int, epochs: Sequence[tuple[int, int]]) -> None:
+        """Let the log begin where the remote storage does, and have that noted. Raises `SemelError`."""
+        self.log.begin_at(offset, epochs)
+        if self._on_log_start_moved is not None:
+            self._on_log_start_moved(self)
+        self._notify_replicas()
+
     def tier_is_known(self) -> None:
         """Serve clients, now that it is known what the remote storage has."""
         if self._leader is not None and self._offline_error is None and self._refused is not None:
             self._refused = None
         self._notify()
+
+    @property
+    def has_waiting_readers(self) -> bool:
+        """Whether anybody waits for more to read."""
+        return self._listeners is not None
 
     def wake_readers(self) -> None:
         """Have readers look again: what the remote storage was asked for is here, or an error is."""
@@ -658,7 +670,10 @@ class Partition:
         if offset >= upto or self._held_back is not None:
             return LogRange(None, offset, offset)
         if is_remote:
-            return tier.read(offset, max_bytes, upto, min_one_batch, committed_only)  # type: ignore[union-attr]
+            remote = tier.read(offset, max_bytes, upto, min_one_batch, committed_only)  # type: ignore[union-attr]
+            if remote.records is not None or remote.next_offset == offset:
+                return remote
+            offset = remote.next_offset  # there is nothing up to where this disk begins
         found = log.read(offset, max_bytes, upto, min_one_batch)
         if committed_only and found.records is not None:
             records, first, after, _ = found

@@ -28,7 +28,8 @@ class RemotePart(Protocol):
         """Return whole batches from the one that holds `offset` on, as `Partition.read` does.
 
         Where they are not here yet, they are fetched in the background, and nothing is returned; the partition's
-        readers are woken then. Raises `SemelError` (KAFKA_STORAGE_ERROR) where they could not be had a moment ago.
+        readers are woken then. Where there are none up to the beginning of this disk's part, `next_offset` says where
+        that is. Raises `SemelError` (KAFKA_STORAGE_ERROR) where they could not be had a moment ago.
         """
         ...
 

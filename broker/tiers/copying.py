@@ -17,7 +17,7 @@ from semel.broker.tiers.remote_log import Piece, RemoteLog, RemoteSegment
 from semel.broker.tiers.remote_storage import RemoteStorage
 from semel.broker.tiers.segment_object import SegmentUpload, first_epochs
 from semel.protocol.corruption import CorruptBatchError
-from semel.protocol.errors import ErrorCode, error_for
+from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import format_topic_id
 from semel.protocol.randomness import new_token
 from semel.runtime.storage import read_whole
@@ -27,6 +27,7 @@ _log = logging.getLogger("semel.tiers")
 _SNAPSHOT_BYTES_MAX: Final = 256 << 20
 _SEGMENT_ID_BYTES: Final = 12
 _NOTHING: Final = Piece(0, 0, 0)
+COPIES_AT_ONCE: Final = 4
 
 
 class Copier:
@@ -34,6 +35,7 @@ class Copier:
 
     def __init__(self, storage: RemoteStorage) -> None:
         self._storage = storage
+        self._slots = asyncio.Semaphore(COPIES_AT_ONCE)
         self.busy: set[str] = set()
         """The segments that are being copied."""
         self.copied_segments = 0
@@ -49,11 +51,21 @@ class Copier:
         if partition.leader is None or partition.refused is not None or not part.is_known:
             return None
         upto = min(partition.last_stable_offset, partition.high_watermark)
-        for segment in log.segments.inactive():
+        for segment in log.segments.from_offset(max(part.remote.end_offset, log.log_start_offset)):
             end = log.segments.end_of(segment, log.log_end_offset)
+            if segment is log.segments.active or end > upto:
+                return None
             if end > part.remote.end_offset and end > log.log_start_offset:
-                return segment if end <= upto else None
+                return segment if self._has_snapshot(part, end) else None
         return None
+
+    @staticmethod
+    def _has_snapshot(part: PartitionTier, offset: int) -> bool:
+        """Say whether there is a snapshot of the producers at an offset, or never will be: a large one is written by
+        the next flush (P7).
+        """
+        log = part.partition.log
+        return offset in log.local.snapshots.offsets or not log.needs_flush
 
     async def copy(self, part: PartitionTier, segment: Segment) -> None:
         """Copy one segment. Raises `SemelError`; then it is tried again later, from the beginning."""
@@ -61,6 +73,7 @@ class Copier:
         start = max(segment.base_offset, part.remote.end_offset)
         if part.remote.version == 0 or part.remote.end_offset < log.log_start_offset:
             start = max(segment.base_offset, log.log_start_offset)
+        self._check_follows(part, start)
         wanted = RemoteSegment(
             segment_id=new_token(_SEGMENT_ID_BYTES),
             key="",
@@ -69,6 +82,7 @@ class Copier:
             end_offset=log.segments.end_of(segment, log.log_end_offset),
             size_bytes=segment.size,
             max_timestamp_ms=segment.max_timestamp[0],
+            copied_at_ms=storage.now_ms,
             leader_epoch=partition.leader_epoch,
             node_id=storage.node_id,
             epochs=tuple(first_epochs(log.epochs.entries(), segment.base_offset, log.segments.end_of(segment, 0))),
@@ -146,14 +160,37 @@ class Copier:
             )
 
         async with part.changing:
-            if part.remote.segments and part.remote.end_offset != done.start_offset:
-                raise error_for(ErrorCode.KAFKA_STORAGE_ERROR, f"{done.key} does not follow what is there any more")
             try:
+                self._check_follows(part, done.start_offset)
                 await part.change(write)
             except MetadataUnavailableError:
                 if any(one.segment_id == done.segment_id for one in part.remote.segments):
                     return  # the answer was lost, and not the change
                 raise
+            except SemelError:
+                await self._delete(done)  # nobody will ever want it
+                raise
+
+    @staticmethod
+    def _check_follows(part: PartitionTier, start_offset: int) -> None:
+        """Raises `SemelError` where what is to be copied leaves a gap: what was there between is lost."""
+        tp = part.partition.tp
+        if part.remote.segments and part.remote.end_offset != start_offset:
+            raise error_for(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the remote storage has the log up to {part.remote.end_offset}, and this disk from {start_offset} on: "
+                "what was between is lost. Restore the metadata's database from a backup; or, to continue without "
+                f"these records: semel topic delete-records {tp.topic}:{tp.partition} --before {start_offset}",
+            )
+
+    async def _delete(self, segment: RemoteSegment) -> None:
+        self._storage.requests["delete"] += 1
+        try:
+            await self._storage.store.delete(segment.key)
+        except ObjectStoreError as error:
+            _log.warning(
+                "an object that nobody wants could not be deleted, and is looked after later: %s", error.message
+            )
 
     def _producers(self, part: PartitionTier, offset: int) -> bytes:
         """Return the snapshot of the producers at an offset; b"" where there is none."""
@@ -166,7 +203,9 @@ class Copier:
             return b""
 
     async def copy_all(self, part: PartitionTier) -> None:
-        """Copy all segments of a partition that are to be copied now. Raises `SemelError`."""
-        while part.is_current and (segment := self.next_segment(part)) is not None:
-            await self.copy(part, segment)
-            await asyncio.sleep(0)
+        """Copy all segments of a partition that are to be copied now. Others have their turns. Raises `SemelError`."""
+        while part.is_current and self.next_segment(part) is not None:
+            async with self._slots:
+                segment = self.next_segment(part)
+                if segment is not None:
+                    await self.copy(part, segment)

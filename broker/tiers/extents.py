@@ -18,6 +18,9 @@ from semel.runtime.storage import Buffer, FileRange
 
 _UNREAD_S: Final = 5.0
 """So long a stretch waits for the reader that it was fetched for."""
+_INDEX_SHARE: Final = 4
+"""Indexes have this part of the room."""
+_INDEXES_MIN: Final = 8
 
 
 class BytesFile:
@@ -60,7 +63,11 @@ class BytesFile:
 
 
 class Extent:
-    """Whole batches of one segment, one behind the other, that were found right."""
+    """Whole batches of one segment, one behind the other, that were found right.
+
+    It covers the offsets from `first_offset` to below `end_offset`: also those of no batch, which lie before its first
+    one, between two, or behind the segment's last.
+    """
 
     __slots__ = ("_bases", "_ends", "_nexts", "end_offset", "end_position", "file", "first_offset", "position")
 
@@ -85,8 +92,13 @@ class Extent:
     def size_bytes(self) -> int:
         return self.file.size()
 
+    def cover(self, first_offset: int, end_offset: int) -> None:
+        """Say that between the batches here and these offsets there is no other one in the segment."""
+        self.first_offset = min(self.first_offset, first_offset)
+        self.end_offset = max(self.end_offset, end_offset)
+
     def read(self, offset: int, max_bytes: int, upto_offset: int, *, min_one_batch: bool) -> LogRange | None:
-        """Return the batches from the one that holds `offset` on; None where they come behind this stretch."""
+        """Return the batches from the one that holds `offset` on; None where no batch is behind it."""
         first = bisect_right(self._nexts, offset)
         if first == len(self._nexts):
             return None
@@ -98,7 +110,8 @@ class Extent:
                 return LogRange(None, offset, offset)
             last = first
         records = FileRange(self.file, begins, self._ends[last] - begins)
-        return LogRange(records, self._bases[first], self._nexts[last])
+        next_offset = self._nexts[last] if last + 1 < len(self._nexts) else max(self._nexts[last], self.end_offset)
+        return LogRange(records, self._bases[first], next_offset)
 
     def is_past_middle(self, offset: int) -> bool:
         """Say whether a reader that is there will soon need what comes next."""
@@ -106,11 +119,13 @@ class Extent:
 
 
 class ExtentCache:
-    """Stretches and indexes of segments, by segment."""
+    """Stretches and indexes of segments, by segment. Indexes have a part of the room, and some whatever their size."""
 
     def __init__(self, size_bytes_max: int) -> None:
         self.size_bytes_max = size_bytes_max
         self.size_bytes = 0
+        """Of the stretches."""
+        self.index_bytes = 0
         self._indexes: OrderedDict[str, SegmentIndex] = OrderedDict()
         self._extents: OrderedDict[tuple[str, int], Extent] = OrderedDict()
         self._by_segment: dict[str, list[int]] = {}
@@ -130,10 +145,13 @@ class ExtentCache:
     def add_index(self, segment_id: str, index: SegmentIndex) -> None:
         if segment_id not in self._indexes:
             self._indexes[segment_id] = index
-            self.size_bytes += index.size_bytes
+            self.index_bytes += index.size_bytes
+            while len(self._indexes) > _INDEXES_MIN and self.index_bytes > self.size_bytes_max // _INDEX_SHARE:
+                _, oldest = self._indexes.popitem(last=False)
+                self.index_bytes -= oldest.size_bytes
 
     def find(self, segment_id: str, offset: int) -> Extent | None:
-        """Return the stretch that has the batch that holds an offset, and note that it is used."""
+        """Return the stretch that covers an offset, and note that it is used."""
         for position in self._by_segment.get(segment_id, ()):
             extent = self._extents[segment_id, position]
             if extent.first_offset <= offset < extent.end_offset:
@@ -142,16 +160,16 @@ class ExtentCache:
                 return extent
         return None
 
-    def has(self, segment_id: str, position: int) -> bool:
-        """Say whether a stretch begins at a position."""
-        return (segment_id, position) in self._extents
+    def at(self, segment_id: str, position: int) -> Extent | None:
+        """Return the stretch that begins at a position."""
+        return self._extents.get((segment_id, position))
 
-    def position_after(self, segment_id: str, offset: int) -> int | None:
-        """Return the position of the batch that begins at `offset`, where the one before it is here."""
+    def before(self, segment_id: str, offset: int) -> Extent | None:
+        """Return the stretch that ends at an offset, where the next one begins."""
         for position in self._by_segment.get(segment_id, ()):
             extent = self._extents[segment_id, position]
             if extent.end_offset == offset:
-                return extent.end_position
+                return extent
         return None
 
     def add(self, segment_id: str, extent: Extent, now_s: float) -> None:
@@ -165,26 +183,37 @@ class ExtentCache:
         positions.insert(bisect_left(positions, extent.position), extent.position)
         self.size_bytes += extent.size_bytes
 
+    def release(self, segment_id: str, position: int) -> None:
+        """Say that nobody waits for a stretch."""
+        self._unread.pop((segment_id, position), None)
+
     def make_room(self, size_bytes: int, now_s: float) -> bool:
-        """Remove what is over `size_bytes_max` with so much more. Returns whether there is room now."""
-        for key in list(self._extents):
-            if self.size_bytes + size_bytes <= self.size_bytes_max:
-                return True
+        """Remove what is over `size_bytes_max` with so much more. Returns whether there is room now.
+
+        Where there can't be, nothing is removed: others wait for what is here.
+        """
+        excess = self.size_bytes + size_bytes - self.size_bytes_max
+        going: list[tuple[str, int]] = []
+        for key, extent in self._extents.items():
+            if excess <= 0:
+                break
             unread_since = self._unread.get(key)
             if unread_since is None or now_s - unread_since > _UNREAD_S:
-                self._remove(key)
-        while self._indexes and self.size_bytes + size_bytes > self.size_bytes_max:
-            _, index = self._indexes.popitem(last=False)
-            self.size_bytes -= index.size_bytes
-        return self.size_bytes + size_bytes <= self.size_bytes_max
+                going.append(key)
+                excess -= extent.size_bytes
+        if excess > 0:
+            return False
+        for key in going:
+            self._remove(key)
+        return True
 
     def forget(self, segment_id: str) -> None:
-        """Remove what is here of a segment that was deleted, or whose object was found damaged."""
+        """Remove what is here of a segment that was deleted."""
         for position in list(self._by_segment.get(segment_id, ())):
             self._remove((segment_id, position))
         index = self._indexes.pop(segment_id, None)
         if index is not None:
-            self.size_bytes -= index.size_bytes
+            self.index_bytes -= index.size_bytes
 
     def _remove(self, key: tuple[str, int]) -> None:
         extent = self._extents.pop(key)

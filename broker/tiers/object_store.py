@@ -158,6 +158,11 @@ class BucketStore:
             raise ObjectStoreError(f"{self.location} could not {what}: {_reason(error)}") from error
 
 
+def longest_upload_ms(size_bytes: int, timeout_ms: int) -> float:
+    """Return for how long at most an upload of so many bytes is under way: after that it has failed."""
+    return 2 * timeout_ms * (1 + size_bytes / _BYTES_PER_TIMEOUT)
+
+
 def _seconds(seconds: float) -> Any:
     from datetime import timedelta
 

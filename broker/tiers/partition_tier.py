@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from semel.broker.log.log_types import LogRange, TimestampOffset
 from semel.broker.logs.partition import Partition
+from semel.broker.tiers.reading import Waiting
 from semel.broker.tiers.remote_log import RemoteLog, RemoteSegment, is_whole
 from semel.broker.tiers.remote_storage import RemoteStorage
 from semel.broker.tiers.rows import LateError, PartitionKey
@@ -31,6 +33,9 @@ class PartitionTier:
         self.key: PartitionKey = (partition.topic_id, partition.tp.partition)
         self.remote = RemoteLog()
         self.is_known = False
+        self.asked = 0
+        """How often it was to be looked up: what was asked before the last time does not count."""
+        self._waiting = Waiting(partition.wake_readers, lambda: partition.has_waiting_readers)
         self.changing = asyncio.Lock()
         """Held by whoever changes what is in the remote storage."""
         self.error = ""
@@ -55,26 +60,32 @@ class PartitionTier:
 
     def look_up(self) -> None:
         self.is_known = False
+        self.asked += 1
         self._wake()
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, upto: int, min_one_batch: bool, committed_only: bool) -> LogRange:
+        reader, local_start = self._storage.reader, self.partition.log.local_start_offset
         try:
-            segment = self._holding(offset)
-            found = self._storage.reader.read(
-                segment, offset, max_bytes, upto, min_one_batch, committed_only, self.partition.wake_readers
-            )
-            if found is None:
-                raise self._missing(offset)
+            while offset < local_start:
+                segment = self.remote.find(offset)
+                if segment is None:
+                    raise self._missing(offset)
+                found = reader.read(segment, offset, max_bytes, upto, min_one_batch, committed_only, self._waiting)
+                if found is not None:
+                    break
+                offset = segment.end_offset
+            else:
+                return LogRange(None, offset, offset)
         except SemelError as error:
             self.read_error = error.message
             raise
         if found.records is not None:
             self.read_error = ""
-        following = self.remote.after(segment)
-        if following is not None and found.next_offset == segment.end_offset > offset:
-            self._storage.reader.fetch_ahead(following)
+            following = self.remote.find(found.next_offset)
+            if following is not None and following is not segment:
+                reader.fetch_ahead(following)
         return found
 
     async def record_at(self, timestamp_ms: int) -> TimestampOffset | None:
@@ -95,12 +106,6 @@ class PartitionTier:
                     return found if found.offset < upto else None
         return None
 
-    def _holding(self, offset: int) -> RemoteSegment:
-        segment = self.remote.find(offset)
-        if segment is None:
-            raise self._missing(offset)
-        return segment
-
     def _missing(self, offset: int) -> SemelError:
         remote, log = self.remote, self.partition.log
         return error_for(
@@ -114,7 +119,7 @@ class PartitionTier:
     # --- What is there ------------------------------------------------------------------------------------------------
 
     def take(self, remote: RemoteLog) -> None:
-        """Take over what the remote storage has, and serve clients where this node leads.
+        """Take over what the remote storage has, and serve clients where this node leads. Raises `SemelError`.
 
         The log begins where its rows say. A leader's log that ends before they do has lost records, which it gets back
         otherwise: see `Tier`.
@@ -122,21 +127,30 @@ class PartitionTier:
         partition, log = self.partition, self.partition.log
         if not is_whole(remote.segments):
             _log.error("%s: the rows of its segments in the remote storage leave a gap", partition.tp)
-        self.remote = remote
-        log.tiered_end = remote.end_offset
-        if remote.version and (partition.leader is not None or remote.start_offset < log.log_start_offset):
-            log.begin_at(min(remote.start_offset, log.log_end_offset), list(remote.epochs()))
+        self._know(remote)
+        start = remote.start_offset
+        if log.segments.first.base_offset > remote.end_offset:
+            start = max(start, log.log_start_offset)  # between the two is nothing: it was deleted, and that not noted
+        if remote.version and (partition.leader is not None or start < log.log_start_offset):
+            partition.tier_begins_at(min(start, log.log_end_offset), list(remote.epochs()))
         self.is_known = True
         partition.tier_is_known()
 
+    def _know(self, remote: RemoteLog) -> None:
+        self.remote = remote
+        log = self.partition.log
+        log.tiered_end = remote.end_offset
+        log.tiered_start = remote.start_offset if remote.version else None
+
     async def note_start(self, offset: int) -> None:
+        now_ms = self._storage.now_ms
         async with self.changing:
             for _ in range(_ATTEMPTS):
                 if self.remote.version == 0 or offset <= self.remote.start_offset:
                     return
                 try:
                     await self.change(
-                        lambda known: self._storage.rows.move_start(self.key, known, offset, self._storage.now_ms)
+                        partial(self._storage.rows.move_start, self.key, start_offset=offset, now_ms=now_ms)
                     )
                 except LateError:
                     continue
@@ -144,21 +158,29 @@ class PartitionTier:
         raise LateError(self.key)
 
     async def change(self, write: Callable[[RemoteLog], RemoteLog]) -> None:
-        """Make one change, with `changing` held. Raises `LateError`, after which the newest is known."""
+        """Make one change, with `changing` held. Raises `LateError`, after which the newest is known.
+
+        The log begins where the rows say, whoever moved that.
+        """
         known = self.remote
         try:
             remote = await self._storage.ask(lambda: write(known))
         except SemelError:
             # Whether it was made is looked up: an answer may have been lost.
-            self.remote = await self._storage.ask(lambda: self._storage.rows.load(self.key))
-            self.partition.log.tiered_end = self.remote.end_offset
+            self.follow(await self._storage.ask(lambda: self._storage.rows.load(self.key)))
             raise
-        gone = {one.segment_id for one in known.segments} - {one.segment_id for one in remote.segments}
-        for one in known.segments:
-            if one.segment_id in gone:
-                self._storage.reader.forget(one)
-        self.remote = remote
-        self.partition.log.tiered_end = remote.end_offset
+        self.follow(remote)
+
+    def follow(self, remote: RemoteLog) -> None:
+        """Take over a change of what is there."""
+        for one in self.remote.segments:
+            if one.end_offset > remote.start_offset:
+                break
+            self._storage.reader.forget(one)
+        self._know(remote)
+        log = self.partition.log
+        if self.is_current and self.partition.leader is not None and remote.start_offset > log.log_start_offset:
+            self.partition.tier_begins_at(min(remote.start_offset, log.log_end_offset), ())
 
 
 def _newest(segment: RemoteSegment) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 Nobody waits here: a reader is given what is in memory, and is woken when more is. What could not be had is said to
 those who ask within a second, and tried again after it. For a reader that continues the next stretch is fetched ahead.
+What nobody has asked for any more, by the time that it could be fetched, is not fetched.
 """
 
 from __future__ import annotations
@@ -29,20 +30,49 @@ _log = logging.getLogger("semel.tiers")
 T = TypeVar("T")
 
 EXTENT_BYTES: Final = 4 << 20
-"""How much is fetched at a time, where batches are no larger."""
+"""How much is fetched at a time, where few readers ask and batches are no larger."""
+_EXTENT_BYTES_MIN: Final = 256 << 10
+_ROOM_SHARE: Final = 4
+"""What is fetched for all that ask now is at most this part of the cache."""
 _BATCH_BYTES_MAX: Final = 256 << 20
 _LOADS_AT_ONCE: Final = 8
 _LOADS_MAX: Final = 500
 """More stretches than these are not waited for: their readers ask again."""
+_ASKED_S: Final = 2.0
+"""What was asked for so long ago, and by nobody who waits, is wanted no more."""
 _ROOM_LOOK_S: Final = 0.05
 _FAILED_S: Final = 1.0
 _TELL_EVERY_S: Final = 60.0
-_TOLD_MAX: Final = 1_000
+_REMEMBERED_MAX: Final = 1_000
 
 
 class _Failure(NamedTuple):
     error: SemelError
     until_s: float
+
+
+class _UnwantedError(Exception):
+    """Nobody wants what was to be fetched any more."""
+
+
+class Waiting:
+    """Who waits for what is read of a partition: `wake` is called once there is more, or an error."""
+
+    def __init__(self, wake: Callable[[], None], has_waiting: Callable[[], bool]) -> None:
+        """has_waiting: says whether anybody waits now."""
+        self.wake = wake
+        self.has_waiting = has_waiting
+
+
+class _Load:
+    """A stretch that is being fetched."""
+
+    __slots__ = ("asked_s", "task", "waiting")
+
+    def __init__(self, task: asyncio.Task[None], now_s: float) -> None:
+        self.task = task
+        self.asked_s = now_s
+        self.waiting: set[Waiting] = set()
 
 
 class RemoteReader:
@@ -53,8 +83,10 @@ class RemoteReader:
         self._clock = clock
         self._cache = ExtentCache(cache_bytes)
         self._threads = Threads(2, "semel-remote")
-        self._loads: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._loads: dict[tuple[str, int], _Load] = {}
         """By segment and by the offset that is wanted of it."""
+        self._fetches: dict[tuple[str, int], asyncio.Future[Extent]] = {}
+        """By segment and position."""
         self._slots = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._failures: dict[str, _Failure] = {}
         """By segment."""
@@ -66,7 +98,7 @@ class RemoteReader:
 
     @property
     def cached_bytes(self) -> int:
-        return self._cache.size_bytes
+        return self._cache.size_bytes + self._cache.index_bytes
 
     def read(
         self,
@@ -76,33 +108,33 @@ class RemoteReader:
         upto: int,
         min_one_batch: bool,
         committed_only: bool,
-        wake: Callable[[], None],
+        waiting: Waiting,
     ) -> LogRange | None:
-        """Return what is in memory of a segment from `offset` on; None where the segment has nothing there.
+        """Return what is in memory of a segment from `offset` on; None where the segment has no batch from there on.
 
-        Where it is not in memory, an empty range, and `wake` is called once it is, or can't be had. Raises `SemelError`
-        (KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE) where it could not be had a moment ago.
+        Where it is not in memory, an empty range, and `waiting` is woken once it is, or can't be had. Raises
+        `SemelError` (KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE) where it could not be had a moment ago.
         """
         extent = self._cache.find(segment.segment_id, offset)
-        index = self._cache.index(segment.segment_id) if segment.aborted.size_bytes else None
-        if extent is None or (segment.aborted.size_bytes and index is None):
+        needs_index = committed_only and segment.aborted.size_bytes > 0
+        index = self._cache.index(segment.segment_id) if needs_index else None
+        if extent is None or (needs_index and index is None):
             self._check_failed(segment)
-            self._begin_load(segment, offset, wake)
+            self._begin_load(segment, offset, waiting)
             return LogRange(None, offset, offset)
         found = extent.read(offset, max_bytes, upto, min_one_batch=min_one_batch)
         if found is None:
             return None
         if extent.is_past_middle(offset) and extent.end_position < segment.size_bytes:
-            self._read_ahead(segment, extent)
-        if committed_only and index is not None and found.records is not None:
+            self._read_ahead(segment, extent.end_offset)
+        if index is not None and found.records is not None:
             records, first, after, _ = found
             return LogRange(records, first, after, index.aborted_between(first, after))
         return found
 
     def fetch_ahead(self, segment: RemoteSegment) -> None:
         """Fetch the beginning of a segment that a reader will soon come to."""
-        if self._cache.find(segment.segment_id, segment.start_offset) is None:
-            self._begin_load(segment, segment.start_offset, _wake_nobody)
+        self._read_ahead(segment, segment.start_offset)
 
     async def record_at(self, segment: RemoteSegment, timestamp_ms: int, start_offset: int) -> TimestampOffset | None:
         """Return the segment's first record at or after a time, and at or above an offset. Raises `SemelError`."""
@@ -111,7 +143,7 @@ class RemoteReader:
             index = await self._index(segment)
             position = max(index.position_before(timestamp_ms), index.position_of(start_offset))
             while position < segment.size_bytes:
-                extent = await self._fetch(segment, position)
+                extent = await self._extent_at(segment, position)
                 found = await self._in_thread(
                     lambda extent=extent: _record_in(extent, timestamp_ms, start_offset)  # type: ignore[misc]
                 )
@@ -129,44 +161,74 @@ class RemoteReader:
 
     async def close(self) -> None:
         """Stop reading."""
-        loads = list(self._loads.values())
-        for load in loads:
-            load.cancel()
-        await asyncio.gather(*loads, return_exceptions=True)
+        tasks = [load.task for load in self._loads.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._threads.shutdown(wait=False)
 
     # --- Fetching -----------------------------------------------------------------------------------------------------
 
-    def _begin_load(self, segment: RemoteSegment, offset: int, wake: Callable[[], None]) -> None:
+    def _begin_load(self, segment: RemoteSegment, offset: int, waiting: Waiting | None) -> None:
         key = segment.segment_id, offset
         load = self._loads.get(key)
+        now_s = self._clock.monotonic()
         if load is None:
             if len(self._loads) >= _LOADS_MAX:
                 return
-            load = asyncio.get_running_loop().create_task(self._load(segment, offset), name=f"read {segment.key}")
-            self._loads[key] = load
-            load.add_done_callback(lambda _: self._loads.pop(key, None))
-        load.add_done_callback(lambda _: wake())
+            task = asyncio.get_running_loop().create_task(self._load(segment, offset), name=f"read {segment.key}")
+            load = self._loads[key] = _Load(task, now_s)
+            task.add_done_callback(lambda _: self._loaded(key))
+        load.asked_s = now_s
+        if waiting is not None:
+            load.waiting.add(waiting)
 
-    def _read_ahead(self, segment: RemoteSegment, extent: Extent) -> None:
-        if not self._cache.has(segment.segment_id, extent.end_position) and segment.segment_id not in self._failures:
-            self._begin_load(segment, extent.end_offset, _wake_nobody)
+    def _loaded(self, key: tuple[str, int]) -> None:
+        for waiting in self._loads.pop(key).waiting:
+            waiting.wake()
+
+    def _read_ahead(self, segment: RemoteSegment, offset: int) -> None:
+        """Fetch what a reader will need next, where nobody waits for anything else."""
+        if (
+            segment.segment_id not in self._failures
+            and len(self._loads) < _LOADS_AT_ONCE
+            and (segment.segment_id, offset) not in self._loads
+            and self._cache.find(segment.segment_id, offset) is None
+        ):
+            self._begin_load(segment, offset, None)
+
+    def _is_wanted(self, key: tuple[str, int]) -> bool:
+        load = self._loads.get(key)
+        if load is None:
+            return False
+        is_recent = self._clock.monotonic() - load.asked_s <= _ASKED_S
+        return is_recent or any(one.has_waiting() for one in load.waiting)
 
     async def _load(self, segment: RemoteSegment, offset: int) -> None:
+        key = segment.segment_id, offset
         try:
-            async with self._slots:
-                if self._cache.find(segment.segment_id, offset) is not None and not segment.aborted.size_bytes:
+            await asyncio.sleep(0)  # until the load is in the table
+            index = await self._index(segment) if segment.aborted.size_bytes else None
+            if self._cache.find(segment.segment_id, offset) is not None or not self._is_wanted(key):
+                return
+            before = self._cache.before(segment.segment_id, offset)
+            if before is not None:
+                position = before.end_position
+            else:
+                position = (index or await self._index(segment)).position_of(offset)
+            follows = offset
+            while position < segment.size_bytes and self._is_wanted(key):
+                extent = await self._extent_at(segment, position, lambda: self._is_wanted(key))
+                if not self._loads[key].waiting:
+                    self._cache.release(segment.segment_id, position)  # it was fetched ahead
+                # What was asked for may lie before its first batch: there is none in between.
+                end_offset = segment.end_offset if extent.end_position == segment.size_bytes else extent.end_offset
+                extent.cover(min(follows, extent.first_offset), end_offset)
+                if extent.end_offset > offset:
                     return
-                index = await self._index(segment)
-                position = self._cache.position_after(segment.segment_id, offset)
-                if position is None:
-                    position = index.position_of(offset)
-                while position < segment.size_bytes:
-                    extent = await self._fetch(segment, position)
-                    if extent.end_offset > offset:
-                        self._cache.add(segment.segment_id, extent, self._clock.monotonic())
-                        break
-                    position = extent.end_position
+                follows, position = extent.end_offset, extent.end_position
+        except _UnwantedError:
+            pass
         except (ObjectStoreError, CorruptObjectError, CorruptBatchError) as error:
             self._failed(segment, error)
         except Exception as error:
@@ -178,19 +240,52 @@ class RemoteReader:
         if known is not None:
             return known
         begins, size_bytes = segment.index.position, segment.index.size_bytes + segment.aborted.size_bytes
-        await self._wait_for_room(size_bytes)
-        data = await self._ask(segment, begins, size_bytes)  # the two lie one behind the other
+        async with self._slots:
+            data = await self._ask(segment, begins, size_bytes)  # the two lie one behind the other
         border = segment.index.size_bytes
         index = await self._in_thread(lambda: SegmentIndex(segment, data[:border], data[border:]))
         self._cache.add_index(segment.segment_id, index)
         return index
 
-    async def _fetch(self, segment: RemoteSegment, position: int) -> Extent:
-        """Return the batches from a position on. Raises `CorruptBatchError`, too."""
-        size_bytes = min(EXTENT_BYTES, segment.size_bytes - position)
+    async def _extent_at(
+        self, segment: RemoteSegment, position: int, is_wanted: Callable[[], bool] = lambda: True
+    ) -> Extent:
+        """Return the stretch that begins at a position, from memory, or from the store; once for all who want it."""
+        key = segment.segment_id, position
         while True:
-            await self._wait_for_room(size_bytes)
-            data = await self._ask(segment, position, size_bytes)
+            known = self._cache.at(*key)
+            if known is not None:
+                return known
+            under_way = self._fetches.get(key)
+            if under_way is None:
+                break
+            await asyncio.wait([under_way])
+            if not under_way.cancelled() and not isinstance(under_way.exception(), _UnwantedError):
+                return under_way.result()
+        fetching = self._fetches[key] = asyncio.get_running_loop().create_future()
+        try:
+            extent = await self._fetch(segment, position, is_wanted)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                fetching.set_exception(error)
+                fetching.exception()  # somebody may have waited for it, or not
+            else:
+                fetching.cancel()
+            raise
+        finally:
+            del self._fetches[key]
+        self._cache.add(segment.segment_id, extent, self._clock.monotonic())
+        fetching.set_result(extent)
+        return extent
+
+    async def _fetch(self, segment: RemoteSegment, position: int, is_wanted: Callable[[], bool]) -> Extent:
+        """Return the batches from a position on. Raises `CorruptBatchError`, too."""
+        share = self._cache.size_bytes_max // (_ROOM_SHARE * max(len(self._loads), 1))
+        size_bytes = min(max(_EXTENT_BYTES_MIN, min(EXTENT_BYTES, share)), segment.size_bytes - position)
+        while True:
+            await self._wait_for_room(size_bytes, is_wanted)
+            async with self._slots:
+                data = await self._ask(segment, position, size_bytes)
             extent = await self._in_thread(lambda data=data: Extent.of(data, position))  # type: ignore[misc]
             if extent is not None:
                 return extent
@@ -205,11 +300,13 @@ class RemoteReader:
         self.read_bytes += len(data)
         return data
 
-    async def _wait_for_room(self, size_bytes: int) -> None:
+    async def _wait_for_room(self, size_bytes: int, is_wanted: Callable[[], bool]) -> None:
         """Wait until others have read what they asked for, or have not come for it."""
         wanted = min(size_bytes, self._cache.size_bytes_max // 2)
-        while not self._cache.make_room(wanted, self._clock.monotonic()):  # noqa: ASYNC110  # time makes room, too
+        while not self._cache.make_room(wanted, self._clock.monotonic()):  # time makes room, too
             await asyncio.sleep(_ROOM_LOOK_S)
+            if not is_wanted():
+                raise _UnwantedError
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
@@ -234,10 +331,11 @@ class RemoteReader:
             f"offsets {segment.start_offset} to {segment.end_offset - 1} can't be read from the remote storage: "
             f"{message}",
         )
+        for remembered in (self._failures, self._told):
+            if len(remembered) >= _REMEMBERED_MAX:
+                remembered.clear()
         self._failures[segment.segment_id] = _Failure(failure, now_s + _FAILED_S)
         if now_s - self._told.get(segment.segment_id, float("-inf")) > _TELL_EVERY_S:
-            if len(self._told) >= _TOLD_MAX:
-                self._told.clear()
             self._told[segment.segment_id] = now_s
             _log.error("%s", failure.message)
         return failure
@@ -250,7 +348,3 @@ def _record_in(extent: Extent, timestamp_ms: int, start_offset: int) -> Timestam
             if found is not None:
                 return found
     return None
-
-
-def _wake_nobody() -> None:
-    """Nobody waits for what is read ahead."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -32,6 +32,8 @@ class RemoteSegment:
     size_bytes: int
     """Of the batches."""
     max_timestamp_ms: int
+    """-1 where no record has one."""
+    copied_at_ms: int
     leader_epoch: int
     node_id: int
     epochs: tuple[tuple[int, int], ...]
@@ -53,16 +55,27 @@ class RemoteLog:
     """Where the log begins, by the word of whoever led it last. What is below has no segment, or a part of one."""
     end_offset: int = 0
     """Behind the last segment; 0 where nothing was ever copied."""
-    segments: Sequence[RemoteSegment] = ()
-    _starts: list[int] = field(default_factory=list, init=False, repr=False)
+    segments: list[RemoteSegment] = field(default_factory=list)
+    size_bytes: int = field(default=0, compare=False)
+    """Of all batches that are there."""
 
-    def __post_init__(self) -> None:
-        self._starts = [one.start_offset for one in self.segments]
+    @classmethod
+    def of(cls, version: int, start_offset: int, end_offset: int, segments: list[RemoteSegment]) -> RemoteLog:
+        return cls(version, start_offset, end_offset, segments, sum(one.size_bytes for one in segments))
 
-    @property
-    def size_bytes(self) -> int:
-        """Of all batches that are there."""
-        return sum(one.size_bytes for one in self.segments)
+    def with_segment(self, segment: RemoteSegment, *, start_offset: int) -> RemoteLog:
+        """Return what there is once a segment has been added at the end."""
+        size_bytes = self.size_bytes + segment.size_bytes
+        return RemoteLog(self.version + 1, start_offset, segment.end_offset, [*self.segments, segment], size_bytes)
+
+    def from_start(self, start_offset: int) -> RemoteLog:
+        """Return what there is once the log begins at an offset."""
+        segments, size_bytes = self.segments, self.size_bytes
+        gone = 0
+        while gone < len(segments) and segments[gone].end_offset <= start_offset:
+            size_bytes -= segments[gone].size_bytes
+            gone += 1
+        return RemoteLog(self.version + 1, start_offset, self.end_offset, segments[gone:], size_bytes)
 
     @property
     def first_offset(self) -> int:
@@ -71,7 +84,7 @@ class RemoteLog:
 
     def find(self, offset: int) -> RemoteSegment | None:
         """Return the segment that holds an offset; None where none does."""
-        at = bisect_right(self._starts, offset) - 1
+        at = bisect_right(self.segments, offset, key=_start_of) - 1
         if at < 0 or offset >= self.segments[at].end_offset:
             return None
         return self.segments[at]
@@ -101,13 +114,18 @@ class RemoteLog:
         for one in self.segments:
             is_below = one.end_offset <= log_start_offset
             is_too_much = excess_bytes is not None and excess_bytes >= one.size_bytes
-            is_too_old = retention_ms >= 0 and 0 <= one.max_timestamp_ms < now_ms - retention_ms
+            newest_ms = one.max_timestamp_ms if one.max_timestamp_ms >= 0 else one.copied_at_ms
+            is_too_old = retention_ms >= 0 and newest_ms < now_ms - retention_ms
             if not (is_below or is_too_much or is_too_old):
                 break
             found.append(one)
             if excess_bytes is not None:
                 excess_bytes -= one.size_bytes
         return found
+
+
+def _start_of(segment: RemoteSegment) -> int:
+    return segment.start_offset
 
 
 def is_whole(segments: Iterable[RemoteSegment]) -> bool:

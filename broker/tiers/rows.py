@@ -5,14 +5,15 @@ the next (compare and set). So segments never overlap and never leave a gap, whi
 of whom does not know yet that he is none, one finds that he is late. What an object holds was committed before, so it
 does not matter which of them it was.
 
-A segment's row is there before its object (`copying`) and after it is wanted (`deleting`), so that no object is
-forgotten.
+A segment's row is there before its object (`copying`) and after it is wanted, so that no object is forgotten:
+`deleting` until readers are done with it; `given_up` until no upload of it can be under way any more.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -26,6 +27,8 @@ from semel.protocol.ids import TopicId, format_topic_id
 _COPYING: Final = "copying"
 _COPIED: Final = "copied"
 _DELETING: Final = "deleting"
+_GIVEN_UP: Final = "given_up"
+_KEYS_AT_ONCE: Final = 500
 GARBAGE_MAX: Final = 1_000
 """So many rows one look for garbage returns at most."""
 
@@ -51,6 +54,11 @@ class Garbage(NamedTuple):
     partition: int
     segment_id: str
     key: str
+    size_bytes: int
+    since_ms: int
+    """Since when it is not wanted."""
+    is_given_up: bool
+    """Whether it may still be being written."""
 
 
 class RemoteRows(Database):
@@ -64,14 +72,12 @@ class RemoteRows(Database):
     def versions(self, keys: Collection[PartitionKey]) -> dict[PartitionKey, int]:
         """Return the version of each partition that has one."""
         wanted = {(format_topic_id(topic_id), partition): (topic_id, partition) for topic_id, partition in keys}
-        query = sa.select(REMOTE_LOGS.c.topic_id, REMOTE_LOGS.c.partition, REMOTE_LOGS.c.version).where(
-            REMOTE_LOGS.c.topic_id.in_(sorted({name for name, _ in wanted}))
-        )
+        found: dict[PartitionKey, int] = {}
         with self._transaction() as connection:
-            rows = connection.execute(query).all()
-        return {
-            wanted[row.topic_id, row.partition]: row.version for row in rows if (row.topic_id, row.partition) in wanted
-        }
+            for part in _parts(keys):
+                for row in connection.execute(sa.select(REMOTE_LOGS).where(_is_one_of(REMOTE_LOGS, part))):
+                    found[wanted[row.topic_id, row.partition]] = row.version
+        return found
 
     def load(self, key: PartitionKey) -> RemoteLog:
         """Return what the remote storage has of a partition."""
@@ -85,7 +91,7 @@ class RemoteRows(Database):
             rows = connection.execute(segments).all()
         if head is None:
             return RemoteLog()
-        return RemoteLog(head.version, head.start_offset, head.end_offset, [_segment(row) for row in rows])
+        return RemoteLog.of(head.version, head.start_offset, head.end_offset, [_segment(row) for row in rows])
 
     def begin_copy(self, key: PartitionKey, segment: RemoteSegment, now_ms: int) -> None:
         """Note that an object is about to be written."""
@@ -100,12 +106,8 @@ class RemoteRows(Database):
         log_start_offset: of the log, which counts for the first segment
         Raises `LateError`, also where the row of the copy is gone.
         """
-        head = RemoteLog(
-            known.version + 1,
-            known.start_offset if known.version else log_start_offset,
-            segment.end_offset,
-            [*known.segments, segment],
-        )
+        start_offset = known.start_offset if known.version else log_start_offset
+        head = known.with_segment(replace(segment, copied_at_ms=now_ms), start_offset=start_offset)
         with self._transaction() as connection:
             self._move(connection, key, known, head)
             done = connection.execute(
@@ -126,8 +128,7 @@ class RemoteRows(Database):
 
         Returns what there is now. Raises `LateError`.
         """
-        kept = [one for one in known.segments if one.end_offset > start_offset]
-        head = RemoteLog(known.version + 1, start_offset, known.end_offset, kept)
+        head = known.from_start(start_offset)
         with self._transaction() as connection:
             self._move(connection, key, known, head)
             connection.execute(
@@ -144,32 +145,43 @@ class RemoteRows(Database):
     def give_up_copies(self, keys: Collection[PartitionKey], *, busy: Collection[str], now_ms: int) -> None:
         """Have unfinished copies of these partitions deleted, but for those that are `busy` here.
 
-        Who tries to finish one of them finds that it is given up: its object can be deleted from here on.
+        Who tries to finish one of them finds that it is given up.
         """
-        wanted = {(format_topic_id(topic_id), partition) for topic_id, partition in keys}
-        query = sa.select(REMOTE_SEGMENTS).where(
-            REMOTE_SEGMENTS.c.topic_id.in_(sorted({name for name, _ in wanted})), REMOTE_SEGMENTS.c.state == _COPYING
-        )
         with self._transaction() as connection:
-            for row in connection.execute(query.limit(GARBAGE_MAX)).all():
-                if (row.topic_id, row.partition) in wanted and row.segment_id not in busy:
-                    connection.execute(
-                        REMOTE_SEGMENTS.update()
-                        .where(*_is_row(row), REMOTE_SEGMENTS.c.state == _COPYING)
-                        .values(state=_DELETING, changed_at_ms=now_ms)
-                    )
+            for part in _parts(keys):
+                where = sa.and_(_is_one_of(REMOTE_SEGMENTS, part), REMOTE_SEGMENTS.c.state == _COPYING)
+                for row in connection.execute(sa.select(REMOTE_SEGMENTS).where(where).limit(GARBAGE_MAX)).all():
+                    if row.segment_id not in busy:
+                        connection.execute(
+                            REMOTE_SEGMENTS.update()
+                            .where(*_is_row(row), REMOTE_SEGMENTS.c.state == _COPYING)
+                            .values(state=_GIVEN_UP, changed_at_ms=now_ms)
+                        )
 
-    def garbage(self, keys: Collection[PartitionKey], *, deleted_before_ms: int) -> list[Garbage]:
-        """Return the segments of these partitions that were given up before a time: readers may still be at others."""
-        wanted = {(format_topic_id(topic_id), partition) for topic_id, partition in keys}
-        query = sa.select(REMOTE_SEGMENTS).where(
-            REMOTE_SEGMENTS.c.topic_id.in_(sorted({name for name, _ in wanted})),
-            REMOTE_SEGMENTS.c.state == _DELETING,
-            REMOTE_SEGMENTS.c.changed_at_ms <= deleted_before_ms,
-        )
+    def garbage(self, keys: Collection[PartitionKey], *, given_up_before_ms: int) -> list[Garbage]:
+        """Return the segments of these partitions that were given up before a time."""
+        found: list[Garbage] = []
         with self._transaction() as connection:
-            rows = connection.execute(query.limit(GARBAGE_MAX)).all()
-        return [_garbage(row) for row in rows if (row.topic_id, row.partition) in wanted]
+            for part in _parts(keys):
+                query = sa.select(REMOTE_SEGMENTS).where(
+                    _is_one_of(REMOTE_SEGMENTS, part),
+                    REMOTE_SEGMENTS.c.state.in_((_DELETING, _GIVEN_UP)),
+                    REMOTE_SEGMENTS.c.changed_at_ms <= given_up_before_ms,
+                )
+                found += [_garbage(row) for row in connection.execute(query.limit(GARBAGE_MAX)).all()]
+        return found
+
+    def retire_topic(self, topic_id: str, now_ms: int) -> list[Garbage]:
+        """Give up all segments of a topic that was deleted, and return them, whatever their state."""
+        with self._transaction() as connection:
+            for before, after in ((_COPYING, _GIVEN_UP), (_COPIED, _DELETING)):
+                connection.execute(
+                    REMOTE_SEGMENTS.update()
+                    .where(REMOTE_SEGMENTS.c.topic_id == topic_id, REMOTE_SEGMENTS.c.state == before)
+                    .values(state=after, changed_at_ms=now_ms)
+                )
+            query = sa.select(REMOTE_SEGMENTS).where(REMOTE_SEGMENTS.c.topic_id == topic_id)
+            return [_garbage(row) for row in connection.execute(query.limit(GARBAGE_MAX)).all()]
 
     def object_keys(self) -> set[str]:
         """Return the keys of all objects that are known, whatever their state."""
@@ -182,24 +194,17 @@ class RemoteRows(Database):
             found = {row.topic_id for row in connection.execute(sa.select(REMOTE_SEGMENTS.c.topic_id).distinct())}
             return found | {row.topic_id for row in connection.execute(sa.select(REMOTE_LOGS.c.topic_id).distinct())}
 
-    def of_topic(self, topic_id: str) -> list[Garbage]:
-        """Return the segments of a topic, whatever their state: of one that was deleted."""
-        query = sa.select(REMOTE_SEGMENTS).where(REMOTE_SEGMENTS.c.topic_id == topic_id).limit(GARBAGE_MAX)
-        with self._transaction() as connection:
-            rows = connection.execute(query).all()
-        return [_garbage(row) for row in rows]
-
-    def forget(self, garbage: Sequence[Garbage], *, copied_too: bool = False) -> None:
-        """Remove the rows of objects that are gone. `copied_too`: of a topic that was deleted."""
-        states = [_COPYING, _DELETING, *([_COPIED] if copied_too else [])]
+    def forget(self, garbage: Sequence[Garbage]) -> None:
+        """Remove the rows of objects that are gone."""
         with self._transaction() as connection:
             for one in garbage:
-                connection.execute(REMOTE_SEGMENTS.delete().where(*_is_row(one), REMOTE_SEGMENTS.c.state.in_(states)))
+                connection.execute(
+                    REMOTE_SEGMENTS.delete().where(*_is_row(one), REMOTE_SEGMENTS.c.state.in_((_DELETING, _GIVEN_UP)))
+                )
 
     def forget_topic(self, topic_id: str) -> None:
-        """Remove all rows of a topic that was deleted."""
+        """Remove what is left of a topic that was deleted and has no segments any more."""
         with self._transaction() as connection:
-            connection.execute(REMOTE_SEGMENTS.delete().where(REMOTE_SEGMENTS.c.topic_id == topic_id))
             connection.execute(REMOTE_LOGS.delete().where(REMOTE_LOGS.c.topic_id == topic_id))
 
     @staticmethod
@@ -222,7 +227,27 @@ class RemoteRows(Database):
 
 
 def _garbage(row: sa.Row[Any]) -> Garbage:
-    return Garbage(row.topic_id, row.partition, row.segment_id, row.object_key)
+    return Garbage(
+        row.topic_id,
+        row.partition,
+        row.segment_id,
+        row.object_key,
+        row.size_bytes,
+        row.changed_at_ms,
+        row.state == _GIVEN_UP,
+    )
+
+
+def _parts(keys: Collection[PartitionKey]) -> Iterator[list[PartitionKey]]:
+    """Yield the keys, as many together as one statement may name."""
+    listed = list(keys)
+    for first in range(0, len(listed), _KEYS_AT_ONCE):
+        yield listed[first : first + _KEYS_AT_ONCE]
+
+
+def _is_one_of(table: sa.Table, keys: Collection[PartitionKey]) -> sa.ColumnElement[bool]:
+    names = [(format_topic_id(topic_id), partition) for topic_id, partition in keys]
+    return sa.tuple_(table.c.topic_id, table.c.partition).in_(names)
 
 
 def _is_row(row: Garbage | sa.Row[Any]) -> list[sa.ColumnElement[bool]]:
@@ -277,6 +302,7 @@ def _segment(row: sa.Row[Any]) -> RemoteSegment:
             row.end_offset,
             row.size_bytes,
             row.max_timestamp_ms,
+            row.changed_at_ms,
             row.leader_epoch,
             row.node_id,
             tuple((int(epoch), int(begins)) for epoch, begins in details["epochs"]),

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -110,38 +112,50 @@ class SegmentUpload:
 class SegmentIndex:
     """Where the batches of one segment are, and which of its transactions were aborted."""
 
-    __slots__ = ("_entries", "aborted", "size_bytes")
+    __slots__ = ("_aborted", "_offsets", "_positions", "_times", "size_bytes")
 
     def __init__(self, segment: RemoteSegment, index: bytes, aborted: bytes) -> None:
         """Raises `CorruptObjectError` where the bytes are not those that were written."""
         for name, piece, data in (("index", segment.index, index), ("aborted", segment.aborted, aborted)):
             if len(data) != piece.size_bytes or crc32c(data) != piece.checksum:
                 raise CorruptObjectError(f"the {name} of {segment.key} is damaged")
-        self._entries = list(_INDEX_ENTRY.iter_unpack(index))
-        self.aborted = [AbortedTransaction(*entry) for entry in _ABORTED_ENTRY.iter_unpack(aborted)]
-        self.size_bytes = 200 * (len(self._entries) + len(self.aborted))
+        numbers = _numbers(index)
+        self._offsets, self._positions, self._times = numbers[0::3], numbers[1::3], numbers[2::3]
+        numbers = _numbers(aborted)
+        self._aborted = numbers[0::4], numbers[1::4], numbers[2::4], numbers[3::4]
+        self.size_bytes = len(index) + len(aborted)
 
     def position_of(self, offset: int) -> int:
         """Return a position at or before the batch that holds an offset."""
-        at = bisect_right(self._entries, offset, key=_offset_of) - 1
-        return self._entries[at][1] if at >= 0 else 0
+        at = bisect_right(self._offsets, offset) - 1
+        return self._positions[at] if at >= 0 else 0
 
     def position_before(self, timestamp_ms: int) -> int:
         """Return a position at or before the first batch that has this timestamp or a later one."""
-        at = bisect_left(self._entries, timestamp_ms, key=_time_of) - 1
-        return self._entries[at][1] if at >= 0 else 0
+        at = bisect_left(self._times, timestamp_ms) - 1
+        return self._positions[at] if at >= 0 else 0
 
     def aborted_between(self, first_offset: int, upto_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions with records in [first_offset, upto_offset), in order of their markers."""
-        return [one for one in self.aborted if one.first_offset < upto_offset and one.last_offset >= first_offset]
+        """Return the aborted transactions with records in [first_offset, upto_offset), in order of their markers.
+
+        Once the last stable offset at a marker has passed the range, no transaction decided later reaches into it.
+        """
+        producer_ids, firsts, lasts, stables = self._aborted
+        found: list[AbortedTransaction] = []
+        for at in range(bisect_left(lasts, first_offset), len(lasts)):
+            if firsts[at] < upto_offset:
+                found.append(AbortedTransaction(producer_ids[at], firsts[at], lasts[at], stables[at]))
+            if stables[at] >= upto_offset:
+                break
+        return found
 
 
-def _offset_of(entry: tuple[int, ...]) -> int:
-    return entry[0]
-
-
-def _time_of(entry: tuple[int, ...]) -> int:
-    return entry[2]
+def _numbers(data: bytes) -> array[int]:
+    """Return 64-bit numbers that were written in big-endian order."""
+    numbers = array("q", data)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers
 
 
 def read_description(tail: bytes) -> dict[str, Any]:

@@ -9,25 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from functools import partial
+from typing import Any, Final
 
+from semel.broker.log.config import UNLIMITED
+from semel.broker.log.producer_state import PackedEntry
 from semel.broker.logs.partition import Partition
 from semel.broker.tiers.copying import Copier
+from semel.broker.tiers.object_store import longest_upload_ms
 from semel.broker.tiers.partition_tier import PartitionTier
-from semel.broker.tiers.remote_log import RemoteSegment
+from semel.broker.tiers.remote_log import RemoteLog
 from semel.broker.tiers.remote_storage import RemoteStorage
+from semel.broker.tiers.restoring import producers_at_the_end
 from semel.broker.tiers.rows import Garbage
-from semel.protocol.errors import SemelError
+from semel.protocol.crc32c import crc32c
+from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import TopicPartition, format_topic_id
 
 _log = logging.getLogger("semel.tiers")
 
-_COPIES_AT_ONCE: Final = 4
 _DELETES_AT_ONCE: Final = 8
 _AGAIN_S: Final = 1.0
 _TELL_EVERY_S: Final = 60.0
-_UNLIMITED: Final = -1
+_TOLD_MAX: Final = 1_000
 
 
 class Tier:
@@ -43,6 +48,8 @@ class Tier:
         self._rows = storage.rows
         self._take_parts = take_parts
         self._wake = asyncio.Event()
+        self._looking_up: dict[PartitionTier, asyncio.Task[None]] = {}
+        self._working: dict[PartitionTier, asyncio.Task[None]] = {}
         self._told: dict[str, float] = {}
         self.error = ""
         """Why the last attempt failed to reach the rows or to clean up; empty where it did not."""
@@ -113,93 +120,120 @@ class Tier:
             group.create_task(self._keep_working())
 
     async def close(self) -> None:
+        """Stop. What is being copied is not finished, and is copied again."""
+        tasks = [*self._looking_up.values(), *self._working.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.storage.close()
 
     async def _keep_looking_up(self) -> None:
+        """Look up what is not known: each partition for itself, since one may wait for the store."""
         while True:
             self._wake.clear()
-            unknown = [one for one in self.parts() if not one.is_known]
+            unknown = [one for one in self.parts() if not one.is_known and one not in self._looking_up]
             unknown.sort(key=lambda one: one.partition.leader is None)
-            failed = False
             for part in unknown:
-                failed |= not await self._guard_part(part, "look up what the remote storage has", self._look_up(part))
-            try:
-                async with asyncio.timeout(_AGAIN_S if failed else None):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+                self._begin(self._looking_up, part, self._look_up_once(part))
+            await self._wake.wait()
+
+    async def _look_up_once(self, part: PartitionTier) -> None:
+        if not await self._guard_part(part, "look up what the remote storage has", self._look_up(part)):
+            await asyncio.sleep(_AGAIN_S)
+
+    def _begin(
+        self, running: dict[PartitionTier, asyncio.Task[None]], part: PartitionTier, work: Coroutine[Any, Any, None]
+    ) -> None:
+        """Do something for a partition, beside all others."""
+        task = running[part] = asyncio.get_running_loop().create_task(
+            work, name=f"remote storage of {part.partition.tp}"
+        )
+
+        def done(_: object) -> None:
+            del running[part]
+            if not part.is_known:
+                self._wake.set()  # it was asked for again meanwhile, or is to be tried again
+
+        task.add_done_callback(done)
 
     async def _keep_working(self) -> None:
         while True:
             await asyncio.sleep(self._node.config.remote_log_manager_task_interval_ms / 1000)
             await self._guard("look for changes of other nodes", self.follow_others)
-            slots = asyncio.Semaphore(_COPIES_AT_ONCE)
-            await asyncio.gather(*(self._work_on(part, slots) for part in self.parts()))
+            for part in self.parts():
+                if part not in self._working and part.partition.leader is not None and part.is_known:
+                    self._begin(self._working, part, self._work_on(part))
             await self._guard("clean up the remote storage", self.clean_up)
 
-    async def _work_on(self, part: PartitionTier, slots: asyncio.Semaphore) -> None:
-        if part.partition.leader is None or not part.is_known:
-            return
-        async with slots:
-            if await self._guard_part(part, "apply the retention", self.retain(part)):
-                await self._guard_part(part, "copy a segment", self.copier.copy_all(part))
+    async def _work_on(self, part: PartitionTier) -> None:
+        if await self._guard_part(part, "apply the retention", self.retain(part)):
+            await self._guard_part(part, "copy a segment", self.copier.copy_all(part))
 
     # --- One step each ------------------------------------------------------------------------------------------------
 
     async def _look_up(self, part: PartitionTier) -> None:
+        asked = part.asked
         async with part.changing:
             remote = await self.storage.ask(lambda: self._rows.load(part.key))
             partition = part.partition
-            if not part.is_current:
-                return
-            if partition.leader is not None and partition.log_end_offset < remote.end_offset:
-                await self._restore(part, remote.segments[-1] if remote.segments else None, remote.end_offset)
+            if not part.is_current or part.asked != asked:
+                return  # it is to be looked up again: another may have led since
+            end_offset = max(remote.end_offset, remote.start_offset)
+            if partition.leader is not None and partition.log_end_offset < end_offset:
+                await self._restore(part, remote, end_offset)
                 return
             part.take(remote)
 
-    async def _restore(self, part: PartitionTier, last: RemoteSegment | None, end_offset: int) -> None:
+    async def _restore(self, part: PartitionTier, remote: RemoteLog, end_offset: int) -> None:
         """Let a leader's log continue where the remote storage ends: what this disk had of it before is gone (D3)."""
         partition = part.partition
-        producers = b""
+        last = remote.segments[-1] if remote.segments else None
+        producers: list[PackedEntry] = []
         if last is not None and last.producers.size_bytes:
-            producers = await self.storage.store.read(last.key, last.producers.position, last.producers.size_bytes)
+            data = await self.storage.store.read(last.key, last.producers.position, last.producers.size_bytes)
+            if crc32c(data) != last.producers.checksum:
+                raise error_for(ErrorCode.CORRUPT_MESSAGE, f"the producers in {last.key} are damaged")
+            producers = producers_at_the_end(data, self.storage.now_ms)
         _log.warning(
             "%s: the log on this disk ends at %d, and the remote storage has it up to %d: it continues there",
             partition.tp, partition.log_end_offset, end_offset,
         )  # fmt: skip
-        if await self._node.logs.continue_at(partition, end_offset, producers):
-            await self._take_parts([partition.tp])
+        if not await self._node.logs.continue_at(partition, end_offset, producers):
+            if part.is_current:
+                raise error_for(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition.tp} is not led here any more")
+            return
+        await self._take_parts([partition.tp])
 
     async def follow_others(self) -> None:
-        """Learn what other nodes have copied of the partitions that are followed here, for the local retention."""
-        followed = [one for one in self.parts() if one.is_known and one.partition.leader is None]
-        if not followed:
+        """Learn what other nodes have changed: those that lead, and those that do not know yet that they do not."""
+        known = [one for one in self.parts() if one.is_known]
+        if not known:
             return
-        versions = await self.storage.ask(lambda: self._rows.versions([one.key for one in followed]))
-        for part in followed:
-            if versions.get(part.key, 0) != part.remote.version:
+        versions = await self.storage.ask(lambda: self._rows.versions([one.key for one in known]))
+        for part in known:
+            if versions.get(part.key, 0) > part.remote.version:
                 part.look_up()
 
     async def retain(self, part: PartitionTier) -> None:
         """Delete in the remote storage what retention says, or what is below the start of the log (D6)."""
-        partition, log, config = part.partition, part.partition.log, part.partition.config
+        log, config = part.partition.log, part.partition.config
+        log.roll_expired(self.storage.now_ms)
         async with part.changing:
             excess = None
-            if config.is_deleted and config.retention_bytes != _UNLIMITED:
-                here_alone = sum(one.size for one in log.segments if one.base_offset >= part.remote.end_offset)
+            if config.is_deleted and config.retention_bytes != UNLIMITED:
+                segments = log.segments.from_offset(max(part.remote.end_offset, log.local_start_offset))
+                here_alone = sum(one.size for one in segments if one.base_offset >= part.remote.end_offset)
                 excess = part.remote.size_bytes + here_alone - config.retention_bytes
             due = part.remote.due(
                 log_start_offset=log.log_start_offset,
-                retention_ms=config.retention_ms if config.is_deleted else _UNLIMITED,
+                retention_ms=config.retention_ms if config.is_deleted else UNLIMITED,
                 excess_bytes=excess,
                 now_ms=self.storage.now_ms,
             )
             start = max(log.log_start_offset, due[-1].end_offset if due else 0)
-            if not part.remote.version or start <= part.remote.start_offset:
-                return
-            await part.change(lambda known: self._rows.move_start(part.key, known, start, self.storage.now_ms))
-            if part.is_current and partition.leader is not None and start > log.log_start_offset:
-                partition.delete_records(start)
+            if part.remote.version and (due or start > part.remote.start_offset):
+                now_ms = self.storage.now_ms
+                await part.change(lambda known: self._rows.move_start(part.key, known, start, now_ms))
 
     async def clean_up(self) -> None:
         """Delete the objects that nobody wants any more, and then their rows."""
@@ -210,7 +244,8 @@ class Tier:
                 lambda: self._rows.give_up_copies(led, busy=frozenset(self.copier.busy), now_ms=now_ms)
             )
             before_ms = now_ms - self._node.config.log_segment_delete_delay_ms
-            await self._delete(await self.storage.ask(lambda: self._rows.garbage(led, deleted_before_ms=before_ms)))
+            garbage = await self.storage.ask(lambda: self._rows.garbage(led, given_up_before_ms=before_ms))
+            await self._delete(garbage)
         if self._node.metadata.is_controller:
             await self._clean_up_topics()
 
@@ -222,16 +257,25 @@ class Tier:
         image = await self._node.metadata.refresh()
         there = {format_topic_id(topic.topic_id) for topic in image.topics.values()}
         for topic_id in sorted(noted - there):
-            while garbage := await self.storage.ask(lambda topic_id=topic_id: self._rows.of_topic(topic_id)):  # type: ignore[misc]
-                await self._delete_objects(garbage)
-                await self.storage.ask(lambda garbage=garbage: self._rows.forget(garbage, copied_too=True))  # type: ignore[misc]
-            await self.storage.ask(lambda topic_id=topic_id: self._rows.forget_topic(topic_id))  # type: ignore[misc]
-            _log.info("what the remote storage had of topic %s is deleted, as the topic is", topic_id)
+            now_ms = self.storage.now_ms
+            retire = partial(self._rows.retire_topic, topic_id, now_ms)
+            garbage = await self.storage.ask(retire)
+            await self._delete(garbage)
+            if not await self.storage.ask(retire):
+                await self.storage.ask(partial(self._rows.forget_topic, topic_id))
+                _log.info("what the remote storage had of topic %s is deleted, as the topic is", topic_id)
 
     async def _delete(self, garbage: list[Garbage]) -> None:
-        if garbage:
-            await self._delete_objects(garbage)
-            await self.storage.ask(lambda: self._rows.forget(garbage))
+        """Delete objects, and forget them. One whose upload may still be under way waits until none can be."""
+        now_ms, timeout_ms = self.storage.now_ms, self._node.config.remote_storage_timeout_ms
+        due = [
+            one
+            for one in garbage
+            if not one.is_given_up or now_ms - one.since_ms > longest_upload_ms(one.size_bytes, timeout_ms)
+        ]
+        if due:
+            await self._delete_objects(due)
+            await self.storage.ask(lambda: self._rows.forget(due))
 
     async def _delete_objects(self, garbage: list[Garbage]) -> None:
         slots = asyncio.Semaphore(_DELETES_AT_ONCE)
@@ -264,6 +308,8 @@ class Tier:
             message = error.message if isinstance(error, SemelError) else str(error)
             now_s = self._node.clock.monotonic()
             if now_s - self._told.get(what, float("-inf")) >= _TELL_EVERY_S:
+                if len(self._told) >= _TOLD_MAX:
+                    self._told.clear()
                 self._told[what] = now_s
                 _log.error("could not %s, and it is tried again: %s", what, message)
             return f"could not {what}: {message}"

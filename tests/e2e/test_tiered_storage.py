@@ -24,6 +24,7 @@ SETTINGS = {
     "remote.log.manager.task.interval.ms": 200,
     "log.retention.check.interval.ms": 200,
     "log.segment.delete.delay.ms": 0,
+    "log.flush.interval.ms": 200,
 }
 CONFIGS = {"remote.storage.enable": "true", "segment.bytes": "3000", "local.retention.bytes": "1"}
 

@@ -359,7 +359,7 @@ class FetchHandler:
             call.rights.check(ResourceType.TOPIC, partition.tp.topic)
         if item.fetch_offset >= end:
             return 0
-        if call.min_bytes <= 1:
+        if call.min_bytes <= 1 and (partition.tier is None or item.fetch_offset >= partition.log.local_start_offset):
             return 1
         return partition.read(
             item.fetch_offset,

@@ -26,6 +26,8 @@ TP = TopicPartition("t", 0)
 QUICK: dict[str, Any] = {
     "remote_storage_url": "s3://bucket/prefix",
     "remote_log_manager_task_interval_ms": 100,
+    "remote_storage_timeout_ms": 1_000,
+    "log_flush_interval_ms": 100,
     "log_retention_check_interval_ms": 20,
     "log_segment_delete_delay_ms": 0,
     "log_retention_ms": -1,

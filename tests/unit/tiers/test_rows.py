@@ -34,6 +34,7 @@ def segment(start: int, end: int, name: str = "") -> RemoteSegment:
         end_offset=end,
         size_bytes=100,
         max_timestamp_ms=start * 10,
+        copied_at_ms=2,
         leader_epoch=4,
         node_id=1,
         epochs=((2, start), (4, start + 1)),
@@ -98,11 +99,12 @@ def test_D6_a_copy_that_was_given_up_can_not_be_finished_and_goes_later(rows: Re
     with pytest.raises(LateError):
         rows.finish_copy(KEY, one, RemoteLog(), log_start_offset=0, now_ms=60)
     assert rows.load(KEY) == RemoteLog(), "what was begun with it is taken back"
-    assert rows.garbage([KEY], deleted_before_ms=49) == []
-    (garbage,) = rows.garbage([KEY], deleted_before_ms=50)
+    assert rows.garbage([KEY], given_up_before_ms=49) == []
+    (garbage,) = rows.garbage([KEY], given_up_before_ms=50)
+    assert garbage.is_given_up
     assert (garbage.segment_id, garbage.key) == ("one", one.key)
     rows.forget([garbage])
-    assert rows.garbage([KEY], deleted_before_ms=100) == []
+    assert rows.garbage([KEY], given_up_before_ms=100) == []
     head = rows.finish_copy(KEY, busy, RemoteLog(), log_start_offset=0, now_ms=60)
     rows.forget([garbage._replace(segment_id="busy")])
     assert rows.load(KEY) == head, "what readers may use is never forgotten so"
@@ -115,18 +117,18 @@ def test_D6_segments_below_the_start_of_the_log_are_garbage(rows: RemoteRows) ->
     head = rows.move_start(KEY, head, 25, 100)
     assert [one.start_offset for one in head.segments] == [20, 30, 40]
     assert rows.load(KEY) == head
-    assert {one.segment_id for one in rows.garbage([KEY], deleted_before_ms=100)} == {"s0", "s10"}
-    assert rows.garbage([(TOPIC, 4)], deleted_before_ms=100) == []
+    assert {one.segment_id for one in rows.garbage([KEY], given_up_before_ms=100)} == {"s0", "s10"}
+    assert rows.garbage([(TOPIC, 4)], given_up_before_ms=100) == []
 
 
 def test_all_rows_of_a_deleted_topic_are_found_and_removed(rows: RemoteRows) -> None:
     copied(rows, RemoteLog(), segment(0, 10))
     rows.begin_copy(KEY, segment(10, 20), 1)
     name = format_topic_id(TOPIC)
-    found = rows.of_topic(name)
-    assert {one.segment_id for one in found} == {"s0", "s10"}
-    rows.forget(found, copied_too=True)
-    assert rows.of_topic(name) == []
+    found = rows.retire_topic(name, 9)
+    assert {(one.segment_id, one.is_given_up) for one in found} == {("s0", False), ("s10", True)}
+    rows.forget(found)
+    assert rows.retire_topic(name, 9) == []
     rows.forget_topic(name)
     assert rows.topic_ids() == set()
     assert rows.load(KEY) == RemoteLog()

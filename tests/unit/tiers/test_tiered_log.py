@@ -156,9 +156,9 @@ def test_D6_retention_by_time_deletes_in_the_remote_storage(tmp_path: Path) -> N
     async def test(node: Node, objects: MemoryObjects) -> None:
         await fill(node, 20)  # of the year 1970
         partition = partition_of(node)
-        await until(lambda: partition.log_start_offset == partition.log.segments.active.base_offset)
+        await until(lambda: partition.log_start_offset == 20)  # the active segment is too old, too
         await until(lambda: not objects.objects)
-        assert await read_all(node, partition.log_start_offset)
+        assert await append(node, [b"after"]) == 20
 
     run_tiered(tmp_path, test, topic={"retention_ms": "1000", "local_retention_ms": "-2"})
 
