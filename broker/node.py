@@ -813,6 +813,8 @@ class Node:
         """
         for duty in self._duties:
             duty.cancel()
+        if self._tier is not None:
+            self._tier.abandon()
         await self.cut_off()
         if self._metadata is not None:
             self._metadata.abandon()

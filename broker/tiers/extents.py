@@ -126,6 +126,8 @@ class ExtentCache:
         self.size_bytes = 0
         """Of the stretches."""
         self.index_bytes = 0
+        self.reserved_bytes = 0
+        """For stretches that are being fetched."""
         self._indexes: OrderedDict[str, SegmentIndex] = OrderedDict()
         self._extents: OrderedDict[tuple[str, int], Extent] = OrderedDict()
         self._by_segment: dict[str, list[int]] = {}
@@ -173,7 +175,7 @@ class ExtentCache:
         return None
 
     def add(self, segment_id: str, extent: Extent, now_s: float) -> None:
-        """Take a stretch in. `make_room` comes before."""
+        """Take a stretch in. `reserve` comes before, and what was reserved is given back behind it."""
         key = segment_id, extent.position
         if key in self._extents:
             self._remove(key)
@@ -187,12 +189,12 @@ class ExtentCache:
         """Say that nobody waits for a stretch."""
         self._unread.pop((segment_id, position), None)
 
-    def make_room(self, size_bytes: int, now_s: float) -> bool:
-        """Remove what is over `size_bytes_max` with so much more. Returns whether there is room now.
+    def reserve(self, size_bytes: int, now_s: float) -> bool:
+        """Remove what is over `size_bytes_max` with so much more, and reserve that. Returns whether there is room now.
 
         Where there can't be, nothing is removed: others wait for what is here.
         """
-        excess = self.size_bytes + size_bytes - self.size_bytes_max
+        excess = self.size_bytes + self.reserved_bytes + size_bytes - self.size_bytes_max
         going: list[tuple[str, int]] = []
         for key, extent in self._extents.items():
             if excess <= 0:
@@ -205,6 +207,7 @@ class ExtentCache:
             return False
         for key in going:
             self._remove(key)
+        self.reserved_bytes += size_bytes
         return True
 
     def forget(self, segment_id: str) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple, TypeVar
 
 from semel.broker.log.batch_scan import scan_headers
 from semel.broker.log.log_types import LogRange, TimestampOffset
@@ -44,6 +44,7 @@ _ROOM_LOOK_S: Final = 0.05
 _FAILED_S: Final = 1.0
 _TELL_EVERY_S: Final = 60.0
 _REMEMBERED_MAX: Final = 1_000
+_INDEX: Final = -1
 
 
 class _Failure(NamedTuple):
@@ -85,8 +86,10 @@ class RemoteReader:
         self._threads = Threads(2, "semel-remote")
         self._loads: dict[tuple[str, int], _Load] = {}
         """By segment and by the offset that is wanted of it."""
-        self._fetches: dict[tuple[str, int], asyncio.Future[Extent]] = {}
-        """By segment and position."""
+        self._fetches: dict[tuple[str, int], asyncio.Future[Any]] = {}
+        """By segment and position; _INDEX for its index."""
+        self._crowded: set[Waiting] = set()
+        """Those for whom nothing is fetched, because too much is: they ask again when something is done."""
         self._slots = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._failures: dict[str, _Failure] = {}
         """By segment."""
@@ -161,11 +164,16 @@ class RemoteReader:
 
     async def close(self) -> None:
         """Stop reading."""
+        tasks = self.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False)
+
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Fetch nothing more. Returns what is about to end."""
         tasks = [load.task for load in self._loads.values()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._threads.shutdown(wait=False)
+        return tasks
 
     # --- Fetching -----------------------------------------------------------------------------------------------------
 
@@ -175,6 +183,8 @@ class RemoteReader:
         now_s = self._clock.monotonic()
         if load is None:
             if len(self._loads) >= _LOADS_MAX:
+                if waiting is not None and len(self._crowded) < _LOADS_MAX:
+                    self._crowded.add(waiting)
                 return
             task = asyncio.get_running_loop().create_task(self._load(segment, offset), name=f"read {segment.key}")
             load = self._loads[key] = _Load(task, now_s)
@@ -184,7 +194,8 @@ class RemoteReader:
             load.waiting.add(waiting)
 
     def _loaded(self, key: tuple[str, int]) -> None:
-        for waiting in self._loads.pop(key).waiting:
+        crowded, self._crowded = self._crowded, set()
+        for waiting in (*self._loads.pop(key).waiting, *crowded):
             waiting.wake()
 
     def _read_ahead(self, segment: RemoteSegment, offset: int) -> None:
@@ -236,9 +247,13 @@ class RemoteReader:
             self._failed(segment, error)
 
     async def _index(self, segment: RemoteSegment) -> SegmentIndex:
-        known = self._cache.index(segment.segment_id)
-        if known is not None:
-            return known
+        return await self._once(
+            (segment.segment_id, _INDEX),
+            lambda: self._cache.index(segment.segment_id),
+            lambda: self._fetch_index(segment),
+        )
+
+    async def _fetch_index(self, segment: RemoteSegment) -> SegmentIndex:
         begins, size_bytes = segment.index.position, segment.index.size_bytes + segment.aborted.size_bytes
         async with self._slots:
             data = await self._ask(segment, begins, size_bytes)  # the two lie one behind the other
@@ -250,21 +265,29 @@ class RemoteReader:
     async def _extent_at(
         self, segment: RemoteSegment, position: int, is_wanted: Callable[[], bool] = lambda: True
     ) -> Extent:
-        """Return the stretch that begins at a position, from memory, or from the store; once for all who want it."""
-        key = segment.segment_id, position
-        while True:
-            known = self._cache.at(*key)
-            if known is not None:
-                return known
-            under_way = self._fetches.get(key)
+        """Return the stretch that begins at a position, from memory, or from the store."""
+        return await self._once(
+            (segment.segment_id, position),
+            lambda: self._cache.at(segment.segment_id, position),
+            lambda: self._fetch(segment, position, is_wanted),
+        )
+
+    async def _once(
+        self, key: tuple[str, int], known: Callable[[], T | None], fetch: Callable[[], Coroutine[Any, Any, T]]
+    ) -> T:
+        """Return what is known, or fetch it: once for all who want it at a time."""
+        while (found := known()) is None:
+            under_way: asyncio.Future[T] | None = self._fetches.get(key)
             if under_way is None:
                 break
             await asyncio.wait([under_way])
             if not under_way.cancelled() and not isinstance(under_way.exception(), _UnwantedError):
                 return under_way.result()
+        if found is not None:
+            return found
         fetching = self._fetches[key] = asyncio.get_running_loop().create_future()
         try:
-            extent = await self._fetch(segment, position, is_wanted)
+            found = await fetch()
         except BaseException as error:
             if isinstance(error, Exception):
                 fetching.set_exception(error)
@@ -274,21 +297,24 @@ class RemoteReader:
             raise
         finally:
             del self._fetches[key]
-        self._cache.add(segment.segment_id, extent, self._clock.monotonic())
-        fetching.set_result(extent)
-        return extent
+        fetching.set_result(found)
+        return found
 
     async def _fetch(self, segment: RemoteSegment, position: int, is_wanted: Callable[[], bool]) -> Extent:
         """Return the batches from a position on. Raises `CorruptBatchError`, too."""
         share = self._cache.size_bytes_max // (_ROOM_SHARE * max(len(self._loads), 1))
         size_bytes = min(max(_EXTENT_BYTES_MIN, min(EXTENT_BYTES, share)), segment.size_bytes - position)
         while True:
-            await self._wait_for_room(size_bytes, is_wanted)
-            async with self._slots:
-                data = await self._ask(segment, position, size_bytes)
-            extent = await self._in_thread(lambda data=data: Extent.of(data, position))  # type: ignore[misc]
-            if extent is not None:
-                return extent
+            reserved = await self._reserve(size_bytes, is_wanted)
+            try:
+                async with self._slots:
+                    data = await self._ask(segment, position, size_bytes)
+                extent = await self._in_thread(lambda data=data: Extent.of(data, position))  # type: ignore[misc]
+                if extent is not None:
+                    self._cache.add(segment.segment_id, extent, self._clock.monotonic())
+                    return extent
+            finally:
+                self._cache.reserved_bytes -= reserved
             wanted = read_header(data).size_bytes if len(data) >= BATCH_OVERHEAD else 0
             if not size_bytes < wanted <= min(segment.size_bytes - position, _BATCH_BYTES_MAX):
                 raise CorruptBatchError(f"the batch at position {position} of {segment.key} is damaged")
@@ -300,13 +326,14 @@ class RemoteReader:
         self.read_bytes += len(data)
         return data
 
-    async def _wait_for_room(self, size_bytes: int, is_wanted: Callable[[], bool]) -> None:
-        """Wait until others have read what they asked for, or have not come for it."""
+    async def _reserve(self, size_bytes: int, is_wanted: Callable[[], bool]) -> int:
+        """Wait until others have read what they asked for, or have not come for it. Returns what is reserved."""
         wanted = min(size_bytes, self._cache.size_bytes_max // 2)
-        while not self._cache.make_room(wanted, self._clock.monotonic()):  # time makes room, too
+        while not self._cache.reserve(wanted, self._clock.monotonic()):  # time makes room, too
             await asyncio.sleep(_ROOM_LOOK_S)
             if not is_wanted():
                 raise _UnwantedError
+        return wanted
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)

@@ -121,11 +121,20 @@ class Tier:
 
     async def close(self) -> None:
         """Stop. What is being copied is not finished, and is copied again."""
+        tasks = self._cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.storage.close()
+
+    def abandon(self) -> None:
+        """End as a killed process does."""
+        self._cancel()
+        self.storage.reader.cancel()
+
+    def _cancel(self) -> list[asyncio.Task[None]]:
         tasks = [*self._looking_up.values(), *self._working.values()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self.storage.close()
+        return tasks
 
     async def _keep_looking_up(self) -> None:
         """Look up what is not known: each partition for itself, since one may wait for the store."""

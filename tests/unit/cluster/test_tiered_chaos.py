@@ -81,6 +81,7 @@ class World:
         made, chance = self.made, self.chance
         kind = chance.choice(("kill", "kill", "power", "stop", "store", "database", "delete", "nothing"))
         if kind in ("kill", "power", "stop") and not self.down:
+            await asyncio.sleep(0.01)  # what has just started has begun its duties
             node_id = made.state(T0).leader if chance.random() < 0.7 else chance.choice(list(made.nodes))
             if node_id in made.nodes:
                 await (made.stop(node_id) if kind == "stop" else made.kill(node_id, power=kind == "power"))
