@@ -174,6 +174,7 @@ def test_D1_D6_deleted_records_stay_deleted_wherever_they_were(tmp_path: Path) -
             before = len(objects.objects)
             found = await confirm_deletion(node, await begin_deletion(node, {TP: 17}))
             assert (found[TP].log_start_offset, found[TP].error) == (17, ErrorCode.NONE)
+            assert tier_of(node).remote.start_offset == 17, "the next leader goes by that"
             await until(lambda: len(objects.objects) < before)
             assert tier_of(node).remote.first_offset <= 17
             assert [offset for offset, _ in await read_all(node, 17)] == list(range(17, 40))
