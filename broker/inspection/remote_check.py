@@ -42,6 +42,7 @@ def check_remote(
     with ExitStack() as stack:
         rows = RemoteRows(metadata_url or sqlite_url(stack.enter_context(copied(metadata_file))))
         stack.callback(rows.close)
+        stack.callback(store.close)
         return RemoteCheck(store, rows, image, findings, progress).run()
 
 

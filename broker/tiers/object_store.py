@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from semel.protocol.errors import ErrorCode, RetriableError
 from semel.protocol.extras import MissingExtraError, imports_of_extra
 from semel.runtime.setting import ConfigError
 from semel.runtime.storage import Buffer
+from semel.runtime.threads import Threads
+
+T = TypeVar("T")
 
 PIECE_BYTES: Final = 8 << 20
 """What one part of an upload has."""
 _PIECES_AT_ONCE: Final = 4
+_CALLS_AT_ONCE: Final = 16
 _BYTES_PER_TIMEOUT: Final = 32 << 20
 _SCHEMES: Final = ("s3", "gs", "az", "file")
 _SECRETS: Final = ("secret", "token", "password", "sas", "credential", "access_key", "account_key", "customer_key")
@@ -58,6 +63,10 @@ class ObjectStore(Protocol):
         """Yield (key, size in bytes) of each object whose key begins so."""
         ...
 
+    def close(self) -> None:
+        """Ask for nothing more."""
+        ...
+
 
 def open_store(url: str, *, timeout_ms: int) -> ObjectStore:
     """Return the store that remote.storage.url names. Raises `ConfigError`; nothing is asked of the store yet."""
@@ -89,6 +98,7 @@ class BucketStore:
         except MissingExtraError as error:
             raise ConfigError(str(error)) from None
         self._obstore: Any = obstore
+        self._threads = Threads(_CALLS_AT_ONCE, "semel-objects")
         self._store = self._open(parts._replace(query="").geturl(), parts.scheme, options)
 
     def _open(self, url: str, scheme: str, options: dict[str, str]) -> Any:
@@ -115,17 +125,17 @@ class BucketStore:
             raise ConfigError(f"remote.storage.url can't be used: {_reason(error)}") from None
 
     async def put(self, key: str, data: Iterator[Buffer], size_bytes: int) -> None:
-        async with self._asking(f"write {key}", 1 + size_bytes / _BYTES_PER_TIMEOUT):
-            await self._obstore.put_async(
-                self._store, key, data, chunk_size=PIECE_BYTES, max_concurrency=_PIECES_AT_ONCE
-            )
+        put = partial(self._obstore.put, chunk_size=PIECE_BYTES, max_concurrency=_PIECES_AT_ONCE)
+        await self._ask(f"write {key}", partial(put, self._store, key, data), 1 + size_bytes / _BYTES_PER_TIMEOUT)
 
     async def read(self, key: str, position: int, size_bytes: int) -> bytes:
         if not size_bytes:
             return b""
-        async with self._asking(f"read {key}"):
-            found = await self._obstore.get_range_async(self._store, key, start=position, length=size_bytes)
-        data = bytes(found)
+
+        def read() -> bytes:
+            return bytes(self._obstore.get_range(self._store, key, start=position, length=size_bytes))
+
+        data = await self._ask(f"read {key}", read)
         if len(data) != size_bytes:
             raise ObjectStoreError(
                 f"{self.location}: {key} has {len(data)} bytes at {position}, not the {size_bytes} that belong there"
@@ -133,23 +143,25 @@ class BucketStore:
         return data
 
     async def delete(self, key: str) -> None:
-        try:
-            async with self._asking(f"delete {key}"):
-                await self._obstore.delete_async(self._store, key)
-        except ObjectMissingError:
-            pass
+        with suppress(ObjectMissingError):
+            await self._ask(f"delete {key}", partial(self._obstore.delete, self._store, key))
 
     async def list(self, prefix: str) -> AsyncIterator[tuple[str, int]]:
-        async with self._asking(f"list {prefix}", 1_000):
-            async for page in self._obstore.list(self._store, prefix):
-                for one in page:
-                    yield one["path"], one["size"]
+        pages = await self._ask(f"list {prefix}", partial(self._obstore.list, self._store, prefix))
+        while page := await self._ask(f"list {prefix}", partial(next, pages, None)):
+            for one in page:
+                yield one["path"], one["size"]
 
-    @asynccontextmanager
-    async def _asking(self, what: str, times: float = 1.0) -> AsyncIterator[None]:
+    def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    async def _ask(self, what: str, call: Callable[[], T], times: float = 1.0) -> T:
+        """Call the library in a thread of ours. Its calls for asyncio come back by threads of its own, and a program
+        that ends just then is aborted.
+        """
         try:
             async with asyncio.timeout(2 * self._timeout_s * times):
-                yield
+                return await asyncio.get_running_loop().run_in_executor(self._threads, call)
         except FileNotFoundError:
             raise ObjectMissingError(f"{self.location} does not have the object: it could not {what}") from None
         except TimeoutError:
@@ -170,6 +182,11 @@ def _seconds(seconds: float) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of what the library says: the others are its own state, printed."""
+    """Return what the library says has happened, without the address and the attempts that it says before it, and
+    without what follows the first line: that is its own state, printed.
+    """
     lines = str(error).strip().splitlines()
-    return lines[0][:_REASON_CHARS_MAX] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    before, dash, after = lines[0].rpartition("  - ")
+    return (after.strip(" :") if dash and after.strip(" :") else before or lines[0])[:_REASON_CHARS_MAX]

@@ -55,3 +55,4 @@ class RemoteStorage:
         self._database.shutdown()
         self._files.shutdown(wait=False)
         self.rows.close()
+        self.store.close()

@@ -180,13 +180,13 @@ def _remote_storage(node: NodeSnapshot) -> Iterator[Finding]:
         return
     first = node.remote_troubles[0] if node.remote_troubles else None
     more = f" ({counted(node.remote_troubles_total, 'partition')} in all)" if node.remote_troubles_total > 1 else ""
-    why = node.remote_error if first is None else f"{first.error}{more}"
+    why = f"the node {node.remote_error}" if first is None else f"{first.partition}: {first.error}{more}"
     waits = f"{size(node.remote_bytes_to_copy)} wait to be copied" if node.remote_bytes_to_copy else ""
     yield Finding(
         KINDS["remote-storage-failing"],
         Severity.ERROR,
         node.remote_storage,
-        f"the node {why}",
+        why,
         happens="; ".join(filter(None, ("it is tried again", waits))),
         node_id=node.node_id,
     )

@@ -59,6 +59,9 @@ class MemoryObjects:
         if planned == "lose":
             raise ObjectStoreError(f"the answer to delete {key} is lost, as planned")
 
+    def close(self) -> None:
+        """They stay."""
+
     async def list(self, prefix: str) -> AsyncIterator[tuple[str, int]]:
         await self._ask("list", prefix)
         for key in sorted(self.objects):

@@ -148,13 +148,14 @@ def test_S2_more_readers_than_there_is_room_for_all_come_to_the_end() -> None:
 
 def test_S2_what_others_asked_for_and_left_holds_nobody_up() -> None:
     async def test(reader: RemoteReader, objects: MemoryObjects) -> None:
-        hostile = stored(objects, range(80), 80, size=MIB, key="hostile")  # there is room for fifteen of them
+        count = 300
+        hostile = stored(objects, range(count), count, size=200_000, key="hostile")  # there is room for eighty of them
         honest = stored(objects, range(5), 5, key="honest")
         gone = Waiting(lambda: None, lambda: False)
-        for offset in range(80):
-            reader.read(hostile, offset, 1, 80, True, False, gone)
+        for offset in range(count):
+            reader.read(hostile, offset, 1, count, True, False, gone)
         await Client(reader, honest).read_all()
-        assert objects.requests["read"] < 60
+        assert objects.requests["read"] < 200
 
     with_reader(test)
 
