@@ -100,6 +100,11 @@ class RemoteReader:
         self.failures = 0
 
     @property
+    def loads(self) -> int:
+        """How many stretches are being fetched, or are to be."""
+        return len(self._loads)
+
+    @property
     def cached_bytes(self) -> int:
         return self._cache.size_bytes + self._cache.index_bytes
 

@@ -155,6 +155,9 @@ def test_S2_what_others_asked_for_and_left_holds_nobody_up() -> None:
         for offset in range(count):
             reader.read(hostile, offset, 1, count, True, False, gone)
         await Client(reader, honest).read_all()
+        async with asyncio.timeout(60):
+            while reader.loads:  # noqa: ASYNC110 (there is nothing that tells of it)
+                await asyncio.sleep(0.05)
         assert objects.requests["read"] < 200
 
     with_reader(test)
