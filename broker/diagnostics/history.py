@@ -247,7 +247,8 @@ async def _writes_to(
 def _offset_before(partition: Partition, since_ms: int) -> int:
     """Where to begin: at the first record that is not older than a minute before; producers' clocks differ."""
     found = partition.log.offset_for_timestamp(max(since_ms - 60_000, 0))
-    return partition.log_start_offset if found is None else max(found.offset, partition.log_start_offset)
+    start = partition.log.local_start_offset  # what is before, in the remote storage, is not looked at
+    return start if found is None else max(found.offset, start)
 
 
 def _joined(before: TransactionWrite, write: TransactionWrite) -> TransactionWrite | None:

@@ -19,7 +19,7 @@ from semel.broker.config.unsupported import INSTEAD
 from semel.broker.controller.departure import check_may_cordon
 from semel.broker.controller.elections import configs_changed
 from semel.broker.controller.membership import CORDONED_SETTING, MIN_ISR_SETTING
-from semel.broker.controller.throttles import check_may_throttle
+from semel.broker.controller.newer_settings import check_all_know
 from semel.broker.handlers.topics.rules import check_topic_configs
 from semel.broker.metadata.changes import Change, ConfigsChanged
 from semel.broker.metadata.image import ALL_NODES_ID, BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, TopicImage
@@ -87,7 +87,7 @@ async def alter_configs(node: Services, request: AlterConfigsRequest) -> None:
             values = _changed_values(node, request, image.broker_configs.get(node_id, {}), SETTINGS)
             default_min_isr = _min_isr_after(node, image, node_id, values)
             change = ConfigsChanged(BROKER_RESOURCE, str(node_id), values)
-        check_may_throttle(image, (name for name, value in values.items() if value is not None))
+        check_all_know(image, (name for name, value in values.items() if value is not None))
         if request.validate_only or not values:
             return []
         return configs_changed(image, change, default_min_isr=default_min_isr)

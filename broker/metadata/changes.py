@@ -306,7 +306,7 @@ KINDS: Final[Mapping[str, type[Change]]] = {
 }
 _KIND_OF: Final[Mapping[type[Change], str]] = {made: kind for kind, made in KINDS.items()}
 
-METADATA_VERSION: Final = 6
+METADATA_VERSION: Final = 7
 """The newest version of the metadata that this Semel reads and writes.
 
 What an older version would not read is written only where the image's `version` is high enough. So a change of a new
@@ -330,6 +330,8 @@ CREDENTIALS_VERSION: Final = 5
 """From this version on there are users' passwords."""
 DELEGATION_TOKENS_VERSION: Final = 6
 """From this version on there are delegation tokens."""
+REMOTE_STORAGE_VERSION: Final = 7
+"""From this version on topics may have remote storage: nodes read these settings of topics and nodes."""
 LISTENERS_VERSION: Final = 6
 """From this version on nodes may have several listeners of one protocol, with names."""
 

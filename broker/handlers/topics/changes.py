@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.controller.membership import alive_nodes, cordoned_nodes, stopping_nodes
 from semel.broker.controller.metadata_loss import first_leader_epoch
-from semel.broker.controller.throttles import check_may_throttle
+from semel.broker.controller.newer_settings import check_all_know
 from semel.broker.handlers.topics.descriptions import describe_topic
 from semel.broker.handlers.topics.replica_placement import placed_as_assigned, placed_by_rule
 from semel.broker.handlers.topics.rules import (
@@ -145,7 +145,7 @@ class _Creation:
             )
         states = _states(self._config, self._image, topic, self._partition_count)
         check_topic_configs(self._config, topic.configs)
-        check_may_throttle(self._image, topic.configs)
+        check_all_know(self._image, topic.configs)
         self._mutations.take(topic.name, len(states))
         return TopicCreated(topic.name, new_topic_id(), states, dict(topic.configs))
 
