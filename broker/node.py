@@ -844,7 +844,7 @@ class Node:
             self._fail(SemelError(f"the background task {what!r} failed: {'; '.join(causes_of(error))}"))
 
     async def _take_parts(self, partitions: Collection[TopicPartition]) -> None:
-        """Have partitions that were begun anew take their parts: who leads them is in the metadata."""
+        """Have partitions that were begun again take their parts: who leads them is in the metadata."""
         if self._follower is not None:
             await self._follower.take_parts(list(partitions), self.metadata.image)
 

@@ -155,7 +155,7 @@ class LogLoader:
         # What it made, or gave a name, is there under a name that no sync has made durable.
         self._created |= self._directory.tidy_up()
         self._segments = self._open_segments()
-        # What is not in the files of a log with remote storage is there: whoever leads looks it up.
+        # What is not in the files of a log with remote storage is there: its leader looks it up.
         if self._start_is_final and len(self._segments) and not self._config.remote_storage_enable:
             self._check_first_segment(self._segments.first.base_offset)
         self._snapshots = SnapshotFiles(self._storage, self._folder, self._directory.offsets_with(SNAPSHOT_SUFFIX))

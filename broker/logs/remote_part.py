@@ -21,7 +21,7 @@ class RemotePart(Protocol):
         ...
 
     def look_up(self) -> None:
-        """Look up, in the background, what is there, because others may have changed it. Then the partition is told."""
+        """Look up, in the background, what is there, because others may have changed it. Calls `tier_is_known` then."""
         ...
 
     def read(self, offset: int, max_bytes: int, upto: int, min_one_batch: bool, committed_only: bool) -> LogRange:

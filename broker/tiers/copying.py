@@ -151,7 +151,7 @@ class Copier:
             )
 
     async def _finish(self, part: PartitionTier, done: RemoteSegment) -> None:
-        """Let readers find the copy. Whoever finds that it was late knows that nobody will want its object."""
+        """Let readers find the copy. Where it comes too late, nobody will want its object, and it is deleted."""
         storage = self._storage
 
         def write(known: RemoteLog) -> RemoteLog:

@@ -37,7 +37,11 @@ class PartitionTier:
         """How often it was to be looked up: what was asked before the last time does not count."""
         self._waiting = Waiting(partition.wake_readers, lambda: partition.has_waiting_readers)
         self.changing = asyncio.Lock()
-        """Held by whoever changes what is in the remote storage."""
+        """Held while what is in the remote storage is changed."""
+        self.failures = 0
+        """How often in a row copying, or retaining, has failed."""
+        self.again_s = 0.0
+        """When it is tried again, by the monotonic clock."""
         self.error = ""
         """Why the last copy, deletion or look-up failed; empty where it did not."""
         self.read_error = ""
@@ -160,7 +164,7 @@ class PartitionTier:
     async def change(self, write: Callable[[RemoteLog], RemoteLog]) -> None:
         """Make one change, with `changing` held. Raises `LateError`, after which the newest is known.
 
-        The log begins where the rows say, whoever moved that.
+        The log begins where the rows say, whichever node moved that.
         """
         known = self.remote
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from semel.broker.log.batch_scan import scan_headers
@@ -34,6 +35,8 @@ EXTENT_BYTES: Final = 4 << 20
 _EXTENT_BYTES_MIN: Final = 256 << 10
 _ROOM_SHARE: Final = 4
 """What is fetched for all that ask now is at most this part of the cache."""
+_OPENED_MAX: Final = 100
+"""So many batches of a segment one look-up by time opens: more only where their headers lie about their times."""
 _BATCH_BYTES_MAX: Final = 256 << 20
 _LOADS_AT_ONCE: Final = 8
 _LOADS_MAX: Final = 500
@@ -150,13 +153,17 @@ class RemoteReader:
         try:
             index = await self._index(segment)
             position = max(index.position_before(timestamp_ms), index.position_of(start_offset))
+            opened = 0
             while position < segment.size_bytes:
                 extent = await self._extent_at(segment, position)
-                found = await self._in_thread(
-                    lambda extent=extent: _record_in(extent, timestamp_ms, start_offset)  # type: ignore[misc]
+                found, more = await self._in_thread(
+                    partial(_record_in, extent, timestamp_ms, start_offset, _OPENED_MAX - opened)
                 )
                 if found is not None:
                     return found
+                opened += more
+                if opened >= _OPENED_MAX:
+                    raise CorruptBatchError(f"{opened} batches of {segment.key} have no record of the time they claim")
                 position = extent.end_position
         except (ObjectStoreError, CorruptObjectError, CorruptBatchError) as error:
             raise self._failed(segment, error) from error
@@ -373,10 +380,15 @@ class RemoteReader:
         return failure
 
 
-def _record_in(extent: Extent, timestamp_ms: int, start_offset: int) -> TimestampOffset | None:
+def _record_in(
+    extent: Extent, timestamp_ms: int, start_offset: int, opened_max: int
+) -> tuple[TimestampOffset | None, int]:
+    """Return the record, where there is one, and how many batches were opened: at most so many."""
+    opened = 0
     for at, header in scan_headers(extent.file, 0, extent.size_bytes):
         if header.max_timestamp_ms >= timestamp_ms and header.last_offset >= start_offset:
             found = open_record_at(extent.file, at, header, timestamp_ms, start_offset)
-            if found is not None:
-                return found
-    return None
+            opened += 1
+            if found is not None or opened >= opened_max:
+                return found, opened
+    return None, opened

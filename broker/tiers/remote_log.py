@@ -52,7 +52,7 @@ class RemoteLog:
 
     version: int = 0
     start_offset: int = 0
-    """Where the log begins, by the word of whoever led it last. What is below has no segment, or a part of one."""
+    """Where the log begins, by the word of its last leader. What is below has no segment, or a part of one."""
     end_offset: int = 0
     """Behind the last segment; 0 where nothing was ever copied."""
     segments: list[RemoteSegment] = field(default_factory=list)

@@ -1,9 +1,9 @@
 """The rows that say which segments are in the remote storage, in the metadata's database.
 
-One row a partition has its `version`; whoever changes what the partition has there changes it, from the one he knew to
-the next (compare and set). So segments never overlap and never leave a gap, whichever node copies: of two leaders, one
-of whom does not know yet that he is none, one finds that he is late. What an object holds was committed before, so it
-does not matter which of them it was.
+One row a partition has its `version`; each change of what the partition has there changes it, from the one that its
+writer knew to the next (compare and set). So segments never overlap and never leave a gap, whichever node copies: of
+two leaders, one of which does not know yet that it is none, one finds that it is late. What an object holds was
+committed before, so it does not matter which of them it was.
 
 A segment's row is there before its object (`copying`) and after it is wanted, so that no object is forgotten:
 `deleting` until readers are done with it; `given_up` until no upload of it can be under way any more.

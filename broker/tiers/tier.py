@@ -1,6 +1,6 @@
 """The remote storage of one node: looks up, copies, retains and cleans up, in the background (KIP-405).
 
-Whoever leads a partition looks up what is in the remote storage before he serves it, copies its closed segments, and
+The leader of a partition looks up what is in the remote storage before it serves, copies its closed segments, and
 deletes there what retention says. Each node lets go of what it has of them on its disk by the local retention. What is
 to be deleted is deleted a while later, so that readers can finish.
 """
@@ -31,6 +31,8 @@ _log = logging.getLogger("semel.tiers")
 
 _DELETES_AT_ONCE: Final = 8
 _AGAIN_S: Final = 1.0
+_PAUSES_MAX: Final = 5
+"""So often the pause after a failure doubles."""
 _TELL_EVERY_S: Final = 60.0
 _TOLD_MAX: Final = 1_000
 
@@ -111,7 +113,7 @@ class Tier:
     # --- What is done in the background -------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Do all of it until cancelled. What fails is told, and tried again."""
+        """Do all of it until cancelled. What fails is logged, and tried again."""
         what, prepare = "prepare the rows of the remote storage", lambda: self.storage.ask(self._rows.create)
         while not await self._guard(what, prepare):  # noqa: ASYNC110  # nothing says when the database is back
             await asyncio.sleep(_AGAIN_S)
@@ -169,14 +171,21 @@ class Tier:
         while True:
             await asyncio.sleep(self._node.config.remote_log_manager_task_interval_ms / 1000)
             await self._guard("look for changes of other nodes", self.follow_others)
+            now_s = self._node.clock.monotonic()
             for part in self.parts():
-                if part not in self._working and part.partition.leader is not None and part.is_known:
+                is_led = part.partition.leader is not None and part.is_known
+                if is_led and part not in self._working and now_s >= part.again_s:
                     self._begin(self._working, part, self._work_on(part))
             await self._guard("clean up the remote storage", self.clean_up)
 
     async def _work_on(self, part: PartitionTier) -> None:
+        """Retain and copy. After a failure the pause grows: each attempt may upload most of a segment."""
         if await self._guard_part(part, "apply the retention", self.retain(part)):
             await self._guard_part(part, "copy a segment", self.copier.copy_all(part))
+        part.failures = min(part.failures + 1, _PAUSES_MAX) if part.error else 0
+        interval_s = self._node.config.remote_log_manager_task_interval_ms / 1000
+        pauses = 2 ** (part.failures - 1) if part.failures else 0
+        part.again_s = self._node.clock.monotonic() + pauses * interval_s
 
     # --- One step each ------------------------------------------------------------------------------------------------
 

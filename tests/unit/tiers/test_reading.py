@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import pytest
@@ -14,10 +15,13 @@ from semel.broker.tiers.reading import RemoteReader, Waiting
 from semel.broker.tiers.remote_log import RemoteSegment
 from semel.broker.tiers.segment_object import SegmentUpload
 from semel.protocol.batch_builder import encode_batch
-from semel.protocol.batch_header import set_base_offset
+from semel.protocol.batch_header import ATTRIBUTES_AT, CRC_AT, set_base_offset
+from semel.protocol.crc32c import crc32c
+from semel.protocol.errors import SemelError
 from semel.runtime.clock import SystemClock
 
 MIB = 1 << 20
+LARGEST_TIMESTAMP_AT = 35
 
 
 def stored(
@@ -28,11 +32,18 @@ def stored(
     size: int = 100,
     aborted: Sequence[AbortedTransaction] = (),
     key: str = "k",
+    claims_ms: int | None = None,
 ) -> RemoteSegment:
-    """Put a segment into the store, with a batch of one record at each of these offsets."""
+    """Put a segment into the store, with a batch of one record at each of these offsets.
+
+    claims_ms: what the batches claim to have for their largest timestamp
+    """
     batches = []
     for base in bases:
         data = bytearray(encode_batch([(base, None, b"v" * size, ())]))
+        if claims_ms is not None:
+            struct.pack_into(">q", data, LARGEST_TIMESTAMP_AT, claims_ms)
+            struct.pack_into(">I", data, CRC_AT, crc32c(data, ATTRIBUTES_AT))
         set_base_offset(data, 0, base, 0)
         batches.append(bytes(data))
     whole = b"".join(batches)
@@ -178,6 +189,15 @@ def test_S3_who_asks_again_and_again_is_woken_once() -> None:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
         assert woken == [1]
+
+    with_reader(test)
+
+
+def test_S2_batches_that_lie_about_their_times_do_not_hold_a_look_up() -> None:
+    async def test(reader: RemoteReader, objects: MemoryObjects) -> None:
+        segment = stored(objects, range(500), 500, claims_ms=10_000)
+        with pytest.raises(SemelError, match="100 batches of k have no record of the time they claim"):
+            await reader.record_at(segment, 5_000, 0)
 
     with_reader(test)
 
