@@ -15,7 +15,12 @@ from semel.broker.metadata.store import sqlite_url
 from semel.broker.tiers.object_store import ObjectMissingError, ObjectStore, ObjectStoreError, open_store
 from semel.broker.tiers.remote_log import RemoteLog, RemoteSegment
 from semel.broker.tiers.rows import RemoteRows
-from semel.broker.tiers.segment_object import CorruptObjectError, SegmentIndex
+from semel.broker.tiers.segment_object import (
+    DESCRIPTION_BYTES_MAX,
+    CorruptObjectError,
+    SegmentIndex,
+    read_description,
+)
 from semel.protocol.batch_header import leading_batches
 from semel.protocol.ids import TopicPartition
 
@@ -72,6 +77,7 @@ class RemoteCheck:
         self._findings = findings
         self._progress = progress
         self._report = RemoteReport()
+        self._sizes: dict[str, int] = {}
 
     def run(self) -> RemoteReport:
         """Look. Raises `SemelError` where the rows can't be read."""
@@ -81,6 +87,7 @@ class RemoteCheck:
 
     async def _run(self) -> None:
         known = self._rows.object_keys()  # before the list: who copies notes the key first
+        await self._list(known)
         logs = {
             TopicPartition(topic.name, number): self._rows.load((topic.topic_id, number))
             for topic in self._image.topics.values()
@@ -101,7 +108,6 @@ class RemoteCheck:
                     self._add(Severity.ERROR, segment, f"it is damaged: {error}")
                 self._report.segments += 1
                 self._report.size_bytes += segment.size_bytes
-        await self._look_for_orphans(known)
 
     def _check_rows(self, tp: TopicPartition, log: RemoteLog) -> None:
         follows = log.first_offset
@@ -127,6 +133,7 @@ class RemoteCheck:
         begins = segment.index.position
         tail = await self._store.read(segment.key, begins, segment.index.size_bytes + segment.aborted.size_bytes)
         SegmentIndex(segment, tail[: segment.index.size_bytes], tail[segment.index.size_bytes :])
+        await self._check_description(segment)
         position, follows, size_bytes = 0, segment.base_offset, _PIECE_BYTES
         while position < segment.size_bytes:
             data = await self._store.read(segment.key, position, min(size_bytes, segment.size_bytes - position))
@@ -147,9 +154,23 @@ class RemoteCheck:
             position += headers[-1].position + headers[-1].size_bytes
             size_bytes = _PIECE_BYTES
 
-    async def _look_for_orphans(self, known: set[str]) -> None:
+    async def _check_description(self, segment: RemoteSegment) -> None:
+        if segment.key not in self._sizes:
+            return  # the store could not list it, which is told
+        begins = segment.producers.position + segment.producers.size_bytes
+        size_bytes = self._sizes[segment.key] - begins
+        if not 0 < size_bytes <= DESCRIPTION_BYTES_MAX:
+            raise CorruptObjectError(f"it has {size_bytes} bytes of a description")
+        said = read_description(await self._store.read(segment.key, begins, size_bytes))
+        for name in ("segment_id", "base_offset", "end_offset", "size_bytes"):
+            if said.get(name) != getattr(segment, name):
+                raise CorruptObjectError(f"it says {name}={said.get(name)}, and its row {getattr(segment, name)}")
+
+    async def _list(self, known: set[str]) -> None:
+        """Learn how large all objects are, and which of them nobody needs."""
         try:
             async for key, size_bytes in self._store.list(f"{self._image.cluster_id}/"):
+                self._sizes[key] = size_bytes
                 if key not in known:
                     self._findings.add(
                         Severity.NOTE, Check.REMOTE, key,

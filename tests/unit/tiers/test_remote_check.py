@@ -56,6 +56,8 @@ def test_what_is_whole_is_called_so_and_counted(tmp_path: Path) -> None:
         ("batch", "the batch at position 0 is not right"),
         ("index", "the index of"),
         ("short", "can't be read"),
+        ("description", "does not end as a segment does"),
+        ("another", "and its row"),
     ],
 )
 def test_L2_what_is_missing_or_damaged_is_named(tmp_path: Path, harm: str, says: str) -> None:
@@ -65,6 +67,11 @@ def test_L2_what_is_missing_or_damaged_is_named(tmp_path: Path, harm: str, says:
         files[2].unlink()
     elif harm == "short":
         files[2].write_bytes(data[:100])
+    elif harm == "description":
+        files[2].write_bytes(data[:-1] + b"?")
+    elif harm == "another":
+        data[data.index(b'"segment_id":"') + len(b'"segment_id":"')] ^= 1
+        files[2].write_bytes(data)
     else:
         size = data.index(b'"size_bytes":') + len(b'"size_bytes":')
         batches = int(bytes(data[size : size + 10]).split(b",")[0])
