@@ -13,7 +13,7 @@ import typer
 from semel.cli.common import AsJson, ExitCode, command_app, counted, examples, fails_well, parse_partition, print_json
 from semel.protocol.errors import UsageError
 
-app = command_app("Print and check the files of a node's data directory. No node is needed.")
+app = command_app("Print and check the files of a node's data directory, or what is in a remote storage. No node is needed.")
 
 _PROGRESS_EVERY_S = 2.0
 _MEGABYTE = 1e6
@@ -37,14 +37,26 @@ class DecoderName(StrEnum):
         "semel log dump data/orders-0 --records --offset 1200",
         "semel log dump data --partition orders:0 --transactional",
         "semel log dump data/__transaction_state-3 --records --format json",
+        "semel log dump --remote s3://my-bucket/semel orders:0 --records --from 1200",
     )
 )
 @fails_well
 def dump(
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="PATH", help="A data directory, a partition's directory in it, or a file in one."),
+        typer.Argument(
+            metavar="PATH",
+            help="A data directory, a partition's directory in it, or a file in one; or an object that was downloaded "
+            "from a remote storage. With --remote: TOPIC, TOPIC:PARTITION, an object's key, or what keys begin with "
+            "before a slash.",
+        ),
     ],
+    remote_storage: Annotated[
+        str,
+        typer.Option(
+            "--remote", metavar="URL", help="Read objects of this remote storage: the nodes' remote.storage.url."
+        ),
+    ] = "",
     records: Annotated[
         bool,
         typer.Option("--records", help="Print the records too: keys, values, headers; decoded in internal topics."),
@@ -61,7 +73,8 @@ def dump(
         bool, typer.Option("--transactional", help="Only batches of transactions, and transaction markers.")
     ] = False,
     partition: Annotated[
-        str | None, typer.Option(metavar="TOPIC:PARTITION", help="Only this partition of a data directory.")
+        str | None,
+        typer.Option(metavar="TOPIC:PARTITION", help="Only this partition of a data directory, or of many objects."),
     ] = None,
     decoder: Annotated[
         DecoderName,
@@ -75,6 +88,8 @@ def dump(
     ] = DumpFormat.TEXT,
 ) -> None:
     """Print the files of a data directory: batches, records, indexes, snapshots, checkpoints, journal and metadata.
+
+    Or the objects of a remote storage: what each says of itself, batches, index, aborted transactions and producers.
 
     Nothing is written or locked, so the node may be running; what it is writing may then look torn. Damage is printed
     where it is found, after everything that could be read. The exit code is 1 if there was any.
@@ -96,16 +111,27 @@ def dump(
         partition=None if partition is None else parse_partition(partition),
         decoder=Decoder(decoder.value),
     )
-    _say_where_a_node_runs(paths)
+    if remote_storage:
+        from semel.broker.inspection.remote_objects import RemoteObjects
+
+        remote = RemoteObjects.at(remote_storage)
+    else:
+        remote = None
+        _say_where_a_node_runs(paths)
     progress = _Progress()
-    reading = Dump(paths, options, progress.read)
-    for entry in reading.entries():
-        if format_ is DumpFormat.JSON:
-            print_json(entry)
-        else:
-            print(line_of(entry))
+    reading = Dump(paths, options, progress.read, remote)
+    try:
+        for entry in reading.entries():
+            if format_ is DumpFormat.JSON:
+                print_json(entry)
+            else:
+                print(line_of(entry))
+    finally:
+        if remote is not None:
+            remote.close()
     if reading.damaged:
-        print(f"semel: damaged in {counted(reading.damaged, 'place')}; `semel log verify` says more", file=sys.stderr)
+        verify_command = "semel log verify" if remote is None else "semel log verify DIR --remote URL"
+        print(f"semel: damaged in {counted(reading.damaged, 'place')}; `{verify_command}` says more", file=sys.stderr)
         sys.stdout.flush()
         raise typer.Exit(ExitCode.REFUSED)
 

@@ -11,6 +11,16 @@ from semel.protocol.randomness import new_token
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
+class ReadableFile(Protocol):
+    """What has bytes at positions."""
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """Return up to `size` bytes; fewer only at the end."""
+        ...
+
+    def size(self) -> int: ...
+
+
 class StorageFile(Protocol):
     """An open file. Reads and writes are at explicit positions or at the end; there is no shared cursor."""
 

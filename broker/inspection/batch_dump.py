@@ -1,17 +1,18 @@
-"""Batches and their records, as a dump shows them."""
+"""Batches, their records, and producers, as a dump shows them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Final
 
 from semel.broker.inspection.dump_options import DumpOptions
 from semel.broker.inspection.file_kinds import Place
 from semel.broker.inspection.index_check import read_entries
 from semel.broker.inspection.internal_topics import decode_internal
-from semel.broker.inspection.json_values import bytes_field
+from semel.broker.inspection.json_values import bytes_field, plain
 from semel.broker.log.batch_scan import scan_batches
 from semel.broker.log.offset_index import OffsetIndex
+from semel.broker.log.producer_state import ProducerEntry
 from semel.broker.log.segment import INDEX_SUFFIX, LOG_SUFFIX
 from semel.protocol.batch_header import BATCH_OVERHEAD, COMPRESSION_MASK, BatchHeader, check_crc32c, read_header
 from semel.protocol.compression import Compression
@@ -20,7 +21,7 @@ from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_decoder import Record, decode_records
-from semel.runtime.storage import Storage, StorageFile
+from semel.runtime.storage import ReadableFile, Storage, StorageFile
 
 Entry = dict[str, Any]
 Progress = Callable[[str, int, int], None]
@@ -39,32 +40,53 @@ def log_entries(storage: Storage, place: Place, options: DumpOptions, progress: 
     """Yield the batches of a segment, and their records where they are asked for. Goes past damage, if it can."""
     file = storage.open(place.path)
     try:
-        size = file.size()
-        end = told = _begin_at(storage, place, options, file)
-        next_offset = max(0, place.base_offset)
-        while end < size:
-            try:
-                for position, header, batch in scan_batches(file, end, size):
-                    end, next_offset = position + header.size_bytes, header.next_offset
-                    if options.last_offset is not None and header.base_offset > options.last_offset:
-                        return
-                    if progress is not None and end - told >= _PROGRESS_BYTES:
-                        told = end
-                        progress(place.path, end, size)
-                    yield from batch_entries(options, place.tp, position, header, batch)
-            except CorruptBatchError as error:
-                found = find_batch(file, end + 1, size, next_offset)
-                behind = "no whole one follows" if found is None else f"the next whole one begins at position {found}"
-                yield {
-                    "kind": "damage", "position": end, "offset": next_offset,
-                    "what": f"no whole batch here, {size - end} bytes before the end: {error.message}; {behind}",
-                }  # fmt: skip
-                end = size if found is None else found
+        begin = _begin_at(storage, place, options, file)
+        yield from batches_between(file, begin, file.size(), max(0, place.base_offset), place, options, progress)
     finally:
         file.close()
 
 
-def find_batch(file: StorageFile, position: int, end: int, offset: int) -> int | None:
+def batches_between(
+    file: ReadableFile,
+    position: int,
+    size: int,
+    next_offset: int,
+    place: Place,
+    options: DumpOptions,
+    progress: Progress | None,
+    *,
+    end_offset: int | None = None,
+) -> Generator[Entry, None, int]:
+    """Yield the batches of a file from `position` to below `size`, as `log_entries` does, and return where they end.
+
+    next_offset: where the first one begins
+    end_offset:  where the last one ends; None: the last one ends at `size`
+    """
+    end = told = position
+    while end < size and (end_offset is None or next_offset < end_offset):
+        try:
+            for position, header, batch in scan_batches(file, end, size):
+                end, next_offset = position + header.size_bytes, header.next_offset
+                if options.last_offset is not None and header.base_offset > options.last_offset:
+                    return end
+                if progress is not None and end - told >= _PROGRESS_BYTES:
+                    told = end
+                    progress(place.path, end, size)
+                yield from batch_entries(options, place.tp, position, header, batch)
+                if end_offset is not None and next_offset >= end_offset:
+                    break
+        except CorruptBatchError as error:
+            found = find_batch(file, end + 1, size, next_offset)
+            behind = "no whole one follows" if found is None else f"the next whole one begins at position {found}"
+            yield {
+                "kind": "damage", "position": end, "offset": next_offset,
+                "what": f"no whole batch here, {size - end} bytes before the end: {error.message}; {behind}",
+            }  # fmt: skip
+            end = size if found is None else found
+    return end
+
+
+def find_batch(file: ReadableFile, position: int, end: int, offset: int) -> int | None:
     """Return where the first whole batch with its checksum begins, at or behind `position`, of `offset` or a later one.
 
     None: there is none. One of more than 64 MiB is not found: its size cannot be believed before it was read.
@@ -81,7 +103,7 @@ def find_batch(file: StorageFile, position: int, end: int, offset: int) -> int |
     return None
 
 
-def _is_batch(file: StorageFile, chunk: bytes, begin: int, position: int, end: int, offset: int) -> bool:
+def _is_batch(file: ReadableFile, chunk: bytes, begin: int, position: int, end: int, offset: int) -> bool:
     try:
         header = read_header(chunk, begin)
     except CorruptBatchError:
@@ -142,6 +164,22 @@ def batch_entries(
             if options.has_offsets(record.offset, record.offset):
                 yield _record_fields(options, tp, record, is_control=header.is_control)
     yield from damage
+
+
+def producer_entries(producers: Iterable[ProducerEntry], options: DumpOptions) -> Iterator[Entry]:
+    """Yield the producers of a snapshot that are asked for."""
+    for found in producers:
+        if options.has_producer(found.producer_id):
+            yield {
+                "kind": "producer",
+                "producer_id": found.producer_id,
+                "producer_epoch": found.epoch,
+                "coordinator_epoch": found.coordinator_epoch,
+                "last_timestamp_ms": found.last_timestamp_ms,
+                "transaction_first_offset": found.transaction_first_offset,
+                "active_ms": found.active_ms,
+                "batches": plain(found.batches),
+            }
 
 
 def _record_fields(options: DumpOptions, tp: TopicPartition | None, record: Record, *, is_control: bool) -> Entry:

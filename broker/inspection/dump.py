@@ -1,4 +1,5 @@
-"""Reads the files of a data folder entry by entry, as dicts for people and programs: `semel log dump`.
+"""Reads the files of a data folder, or the objects of a remote storage, entry by entry, as dicts for people and
+programs: `semel log dump`.
 
 Bounded in memory however large a file is. Damage is an entry like others: what could be read comes before it, and the
 next file after it. Nothing is written, and nothing locked, so a node may run meanwhile.
@@ -13,14 +14,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from semel.broker.inspection.batch_dump import Entry, Progress, batch_entries, log_entries
+from semel.broker.inspection.batch_dump import Entry, Progress, batch_entries, log_entries, producer_entries
 from semel.broker.inspection.dump_options import DumpOptions
 from semel.broker.inspection.file_kinds import FileKind, Place, misplaced, place_of, places_in
 from semel.broker.inspection.index_check import read_entries
 from semel.broker.inspection.json_values import plain
 from semel.broker.inspection.metadata_copy import rows
+from semel.broker.inspection.object_dump import is_object, object_entries
 from semel.broker.inspection.overlay import OverlayStorage
 from semel.broker.inspection.producer_check import read_snapshot
+from semel.broker.inspection.remote_objects import RemoteObjects
 from semel.broker.log.checkpoints import read_checkpoint
 from semel.broker.log.journal_format import (
     ENTRY_HEADER_BYTES,
@@ -35,6 +38,7 @@ from semel.broker.log.open_files import OpenFiles
 from semel.broker.log.producer_snapshot import CorruptSnapshotError
 from semel.broker.log.time_index import TimeIndex
 from semel.broker.log.transaction_index import TransactionIndex
+from semel.broker.tiers.object_store import ObjectMissingError
 from semel.protocol.batch_header import iter_batches, read_header
 from semel.protocol.corruption import CorruptBatchError, CorruptDataError
 from semel.protocol.crc32c import crc32c
@@ -43,22 +47,27 @@ from semel.protocol.ids import format_topic_id
 from semel.runtime.storage import Storage, read_whole
 
 _SMALL_BYTES_MAX: Final = 64 << 10
+_GONE: Final = "the object has gone meanwhile: a running node has deleted it"
 
 
 @dataclass(slots=True)
 class Dump:
-    """Reads what `paths` name. `damaged` counts what could not be read."""
+    """Reads what `paths` name. `damaged` counts what could not be read.
+
+    remote: of these objects; then paths are topics, partitions and keys. They stay the caller's to close.
+    """
 
     paths: list[str]
     options: DumpOptions = field(default_factory=DumpOptions)
     progress: Progress | None = None
+    remote: RemoteObjects | None = None
     damaged: int = 0
     _storage: OverlayStorage | None = None
 
     def entries(self) -> Iterator[Entry]:
         """Yield the entries of each file, a `file` entry first; of a selection, those alone that have something of it.
 
-        Raises `UsageError` for a path that is none of ours.
+        Raises `UsageError` for a path that is none of ours, and `ObjectStoreError` where objects can't be read.
         """
         try:
             for path in self.paths:
@@ -72,7 +81,7 @@ class Dump:
         is_named = not self.options.selects
         if is_named:
             yield file
-        wrong = misplaced(place.path)
+        wrong = misplaced(place.path) if self.remote is None else ""
         if wrong:
             if not is_named:
                 yield file
@@ -80,7 +89,7 @@ class Dump:
             yield {"kind": "damage", "position": 0, "what": wrong}
             return
         try:
-            for entry in self._read(self._storage_of(os.path.dirname(place.path) or "."), place):
+            for entry in self._read(place):
                 if not is_named:
                     yield file
                     is_named = True
@@ -88,6 +97,10 @@ class Dump:
                 yield entry
         except FileNotFoundError:
             yield {"kind": "note", "what": "the file has gone meanwhile: a running node has removed it"}
+        except ObjectMissingError:
+            if not is_named:
+                yield file
+            yield {"kind": "note", "what": _GONE}
 
     def _storage_of(self, folder: str) -> OverlayStorage:
         """Files of one folder come one after the other."""
@@ -102,6 +115,9 @@ class Dump:
             self._storage = None
 
     def _places(self, path: str) -> Iterator[Place]:
+        if self.remote is not None:
+            yield from self.remote.places(path, self.options.partition)
+            return
         if os.path.isdir(path) and place_of(path) is None:
             found = False
             for place in places_in(path, self.options.partition):
@@ -113,16 +129,33 @@ class Dump:
                 raise UsageError(f"{path} has no files{which} that belong to a node's logs")
             return
         if not os.path.lexists(path):
+            if "://" in path:
+                raise UsageError(
+                    f"{path} is no file: objects of a remote storage are read with --remote URL TOPIC:PARTITION"
+                )
             raise UsageError(f"{path} is not there")
-        place_found = place_of(path)
+        place_found = place_of(path) or self._place_by_content(path)
         if place_found is None:
             raise UsageError(
                 f"{path} is no file of a node by its name: give a .log, .index, .timeindex, .txnindex, .snapshot or "
-                ".journal file, a checkpoint, metadata.sqlite, or a directory with them"
+                ".journal file, a checkpoint, metadata.sqlite, an object of a remote storage, or a directory with them"
             )
         yield place_found
 
-    def _read(self, storage: Storage, place: Place) -> Iterator[Entry]:
+    def _place_by_content(self, path: str) -> Place | None:
+        """Return an object that has another name since it was downloaded."""
+        if misplaced(path):
+            return None
+        file = self._storage_of(os.path.dirname(path) or ".").open(path)
+        try:
+            return Place(path, FileKind.OBJECT, None, -1) if is_object(file) else None
+        finally:
+            file.close()
+
+    def _read(self, place: Place) -> Iterator[Entry]:
+        if self.remote is not None:
+            return object_entries(self.remote.open(place), place, self.options, self.progress)
+        storage = self._storage_of(os.path.dirname(place.path) or ".")
         match place.kind:
             case FileKind.LOG:
                 return log_entries(storage, place, self.options, self.progress)
@@ -142,6 +175,8 @@ class Dump:
                 return self._journal(storage, place)
             case FileKind.METADATA:
                 return self._metadata(place)
+            case FileKind.OBJECT:
+                return self._object(storage, place)
 
     # --- Indexes and snapshots ----------------------------------------------------------------------------------------
 
@@ -184,18 +219,14 @@ class Dump:
         except CorruptSnapshotError as error:
             yield {"kind": "damage", "position": 0, "what": str(error)}
             return
-        for found in entries:
-            if self.options.has_producer(found.producer_id):
-                yield {
-                    "kind": "producer",
-                    "producer_id": found.producer_id,
-                    "producer_epoch": found.epoch,
-                    "coordinator_epoch": found.coordinator_epoch,
-                    "last_timestamp_ms": found.last_timestamp_ms,
-                    "transaction_first_offset": found.transaction_first_offset,
-                    "active_ms": found.active_ms,
-                    "batches": plain(found.batches),
-                }
+        yield from producer_entries(entries, self.options)
+
+    def _object(self, storage: Storage, place: Place) -> Iterator[Entry]:
+        file = storage.open(place.path)
+        try:
+            yield from object_entries(file, place, self.options, self.progress)
+        finally:
+            file.close()
 
     # --- Small files --------------------------------------------------------------------------------------------------
 

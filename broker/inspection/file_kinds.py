@@ -25,6 +25,8 @@ from semel.runtime.regular_files import special_kind
 
 _LOG_NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})")
 _GOING: Final = re.compile(r"(?P<name>\S+)\.[0-9a-f]{32}-(?:delete|future|stray)")
+_OBJECT_NAME: Final = re.compile(r"(?P<base>[0-9]{20})-(?P<end>[0-9]{20})-[0-9a-f]{24}")
+_OBJECT_TOPIC: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-[a-zA-Z0-9_-]{22}")
 
 
 class FileKind(Enum):
@@ -39,6 +41,8 @@ class FileKind(Enum):
     PROPERTIES = "properties"
     JOURNAL = "journal"
     METADATA = "metadata"
+    OBJECT = "object"
+    """A segment in a remote storage, or downloaded from one."""
 
 
 _BY_SUFFIX: Final = {
@@ -64,12 +68,15 @@ _BY_NAME: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file to read. `base_offset` is -1 where its name has none; `tp` None where its folder is no log's."""
+    """A file to read. `base_offset` is -1 where its name has none, as `end_offset` is, which objects alone have; `tp`
+    None where its folder is no log's.
+    """
 
     path: str
     kind: FileKind
     tp: TopicPartition | None
     base_offset: int
+    end_offset: int = -1
 
 
 def misplaced(path: str) -> str:
@@ -95,6 +102,9 @@ def place_of(path: str) -> Place | None:
         return Place(path, kind, tp, -1)
     if name.endswith(".journal"):
         return Place(path, FileKind.JOURNAL, None, -1)
+    found = object_place(f"{folder}/{name}")
+    if found is not None:
+        return Place(path, FileKind.OBJECT, *found)
     parsed = parse_name(name)
     if parsed is None:
         return None
@@ -102,6 +112,18 @@ def place_of(path: str) -> Place | None:
     suffix = "." + parsed[1][1:].partition(".")[0]
     kind = _BY_SUFFIX.get(suffix)
     return None if kind is None else Place(path, kind, tp, parsed[0])
+
+
+def object_place(key: str) -> tuple[TopicPartition | None, int, int] | None:
+    """Return the partition of an object, where its key says it, and its offsets (base, end); None for other keys."""
+    folder, _, name = key.rpartition("/")
+    topic_folder, _, number = folder.rpartition("/")
+    match = _OBJECT_NAME.fullmatch(name)
+    if match is None:
+        return None
+    topic = _OBJECT_TOPIC.fullmatch(topic_folder.rpartition("/")[2])
+    tp = TopicPartition(topic["topic"], int(number)) if topic is not None and number.isdecimal() else None
+    return tp, int(match["base"]), int(match["end"])
 
 
 def places_in(path: str, partition: TopicPartition | None = None) -> Iterator[Place]:

@@ -43,7 +43,7 @@ def check_remote(
     metadata_url: of the rows; empty: they are in `metadata_file`, which is not changed
     Raises `ConfigError` for a URL that can't work, and `SemelError` where the rows can't be read.
     """
-    store = open_store(remote_storage, timeout_ms=_TIMEOUT_MS)
+    store = open_store(remote_storage, timeout_ms=_TIMEOUT_MS, creates=False)
     with ExitStack() as stack:
         rows = RemoteRows(metadata_url or sqlite_url(stack.enter_context(copied(metadata_file))))
         stack.callback(rows.close)

@@ -11,7 +11,7 @@ from typing import Final
 
 from semel.protocol.batch_header import BATCH_OVERHEAD, BatchHeader, leading_batches, read_header
 from semel.protocol.corruption import CorruptBatchError
-from semel.runtime.storage import StorageFile
+from semel.runtime.storage import ReadableFile, StorageFile
 
 NEAR_BYTES: Final = 8 << 10
 """What a lookup reads at a time: the next batch is rarely farther than `index.interval.bytes`."""
@@ -64,7 +64,7 @@ def whole_batches(file: StorageFile, position: int, end: int, start: int, limit:
 
 
 def scan_batches(
-    file: StorageFile, position: int, end: int, *, chunk_bytes: int = FAR_BYTES
+    file: ReadableFile, position: int, end: int, *, chunk_bytes: int = FAR_BYTES
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """Yield (position, header, bytes) of each batch that begins in [position, end). Checksums are the caller's affair.
 
@@ -127,7 +127,7 @@ class _BatchReader:
 
     __slots__ = ("_chunk_bytes", "_end", "_file", "chunk", "chunk_at")
 
-    def __init__(self, file: StorageFile, end: int, chunk_bytes: int) -> None:
+    def __init__(self, file: ReadableFile, end: int, chunk_bytes: int) -> None:
         self._file = file
         self._end = end
         self._chunk_bytes = chunk_bytes

@@ -15,7 +15,7 @@ from semel.broker.tiers.object_store import ObjectStoreError
 from semel.broker.tiers.partition_tier import PartitionTier
 from semel.broker.tiers.remote_log import Piece, RemoteLog, RemoteSegment
 from semel.broker.tiers.remote_storage import RemoteStorage
-from semel.broker.tiers.segment_object import SegmentUpload, first_epochs
+from semel.broker.tiers.segment_object import DESCRIPTION_VERSION, SegmentUpload, first_epochs
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import format_topic_id
@@ -93,7 +93,7 @@ class Copier:
         wanted = replace(wanted, key=self._key_of(partition, wanted))
         aborted = log.aborted_transactions(wanted.base_offset, wanted.end_offset)
         description = {
-            "version": 1,
+            "version": DESCRIPTION_VERSION,
             "cluster_id": storage.cluster_id,
             "topic": partition.tp.topic,
             "topic_id": format_topic_id(partition.topic_id),

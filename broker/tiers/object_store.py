@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from semel.protocol.errors import ErrorCode, RetriableError
@@ -26,6 +28,8 @@ _SCHEMES: Final = ("s3", "gs", "az", "file")
 _SECRETS: Final = ("secret", "token", "password", "sas", "credential", "access_key", "account_key", "customer_key")
 _RETRIES: Final = 4
 _REASON_CHARS_MAX: Final = 300
+_ANSWER: Final = re.compile(r"<Code>([^<]{1,100})</Code>\s*<Message>([^<]{1,500})</Message>")
+"""What S3's protocol says has happened."""
 
 
 class ObjectStoreError(RetriableError):
@@ -37,6 +41,14 @@ class ObjectStoreError(RetriableError):
 
 class ObjectMissingError(ObjectStoreError):
     """There is no such object."""
+
+
+class Level(NamedTuple):
+    """What keys go on with behind a prefix, up to the next slash. In order."""
+
+    folders: list[str]
+    """Each with the prefix before it, and a slash at its end."""
+    keys: list[str]
 
 
 class ObjectStore(Protocol):
@@ -55,6 +67,10 @@ class ObjectStore(Protocol):
         """Return exactly so many bytes of an object. Raises `ObjectMissingError` where there is none."""
         ...
 
+    async def size(self, key: str) -> int:
+        """Return how many bytes an object has. Raises `ObjectMissingError` where there is none."""
+        ...
+
     async def delete(self, key: str) -> None:
         """Delete an object. One that is not there is no error."""
         ...
@@ -63,24 +79,32 @@ class ObjectStore(Protocol):
         """Yield (key, size in bytes) of each object whose key begins so."""
         ...
 
+    async def level(self, prefix: str) -> Level:
+        """Return what is directly below a prefix, which is "" or ends with a slash."""
+        ...
+
     def close(self) -> None:
         """Ask for nothing more."""
         ...
 
 
-def open_store(url: str, *, timeout_ms: int) -> ObjectStore:
-    """Return the store that remote.storage.url names. Raises `ConfigError`; nothing is asked of the store yet."""
-    return BucketStore(url, timeout_s=timeout_ms / 1000)
+def open_store(url: str, *, timeout_ms: int, creates: bool = True) -> ObjectStore:
+    """Return the store that remote.storage.url names. Raises `ConfigError`; nothing is asked of the store yet.
+
+    creates: whether a directory that is not there is made
+    """
+    return BucketStore(url, timeout_s=timeout_ms / 1000, creates=creates)
 
 
 class BucketStore:
     """A bucket, or a directory, under a prefix."""
 
-    def __init__(self, url: str, *, timeout_s: float) -> None:
+    def __init__(self, url: str, *, timeout_s: float, creates: bool = True) -> None:
         parts = urlsplit(url)
         self.location: Final = parts._replace(query="", netloc=parts.netloc.rpartition("@")[2]).geturl()
         """Without options, and without what may be a password."""
         self._timeout_s = timeout_s
+        self._creates = creates
         if parts.scheme not in _SCHEMES:
             raise ConfigError(
                 "remote.storage.url must begin with s3://, gs://, az:// or file:///, for example s3://my-bucket/semel"
@@ -108,7 +132,9 @@ class BucketStore:
             if scheme == "file":
                 if options:
                     raise ConfigError(f"remote.storage.url: a directory has no option {next(iter(options))!r}")
-                return from_url(url, mkdir=True, automatic_cleanup=True)
+                if not self._creates and not os.path.isdir(urlsplit(url).path):
+                    raise ConfigError(f"{self.location} can't be read: there is no such directory")
+                return from_url(url, mkdir=self._creates, automatic_cleanup=True)
             make: Any = from_url
             client: dict[str, Any] = {"timeout": f"{self._timeout_s:.0f}s", "connect_timeout": "5s"}
             if options.get("endpoint", "").startswith("http://"):
@@ -142,6 +168,10 @@ class BucketStore:
             )
         return data
 
+    async def size(self, key: str) -> int:
+        found = await self._ask(f"find {key}", partial(self._obstore.head, self._store, key))
+        return int(found["size"])
+
     async def delete(self, key: str) -> None:
         with suppress(ObjectMissingError):
             await self._ask(f"delete {key}", partial(self._obstore.delete, self._store, key))
@@ -151,6 +181,13 @@ class BucketStore:
         while page := await self._ask(f"list {prefix}", partial(next, pages, None)):
             for one in page:
                 yield one["path"], one["size"]
+
+    async def level(self, prefix: str) -> Level:
+        call = partial(self._obstore.list_with_delimiter, self._store, prefix or None)
+        found = await self._ask(f"list {prefix}", call)
+        return Level(
+            sorted(f"{folder}/" for folder in found["common_prefixes"]), sorted(one["path"] for one in found["objects"])
+        )
 
     def close(self) -> None:
         self._threads.shutdown(wait=False)
@@ -185,8 +222,11 @@ def _reason(error: Exception) -> str:
     """Return what the library says has happened, without the address and the attempts that it says before it, and
     without what follows the first line: that is its own state, printed.
     """
-    lines = str(error).strip().splitlines()
+    text = str(error).strip()
+    lines = text.splitlines()
     if not lines:
         return type(error).__name__
+    if answer := _ANSWER.search(text):
+        return f"{answer[1]}: {answer[2]}"[:_REASON_CHARS_MAX]
     before, dash, after = lines[0].rpartition("  - ")
     return (after.strip(" :") if dash and after.strip(" :") else before or lines[0])[:_REASON_CHARS_MAX]

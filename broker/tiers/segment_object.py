@@ -27,10 +27,12 @@ from semel.runtime.storage import Buffer, StorageFile
 
 MAGIC: Final = b"SEMEL-S1"
 _LENGTH: Final = struct.Struct(">i")
-_INDEX_ENTRY: Final = struct.Struct(">qqq")
-_ABORTED_ENTRY: Final = struct.Struct(">qqqq")
+INDEX_ENTRY: Final = struct.Struct(">qqq")
+"""Of a batch: its base offset, its position, and the largest timestamp before it."""
+ABORTED_ENTRY: Final = struct.Struct(">qqqq")
 _INDEX_EVERY_BYTES: Final = 64 << 10
 DESCRIPTION_BYTES_MAX: Final = 16 << 20
+DESCRIPTION_VERSION: Final = 1
 
 
 class CorruptObjectError(Exception):
@@ -72,7 +74,7 @@ class SegmentUpload:
         position = self._size_bytes
         for name, data in (
             ("index", bytes(index)),
-            ("aborted", b"".join(_ABORTED_ENTRY.pack(*one) for one in self._aborted)),
+            ("aborted", b"".join(ABORTED_ENTRY.pack(*one) for one in self._aborted)),
             ("producers", self._producers),
         ):
             piece = Piece(position, len(data), crc32c(data))
@@ -98,7 +100,7 @@ class SegmentUpload:
                     )
                 position = begins + header.position
                 if position >= indexed_at + _INDEX_EVERY_BYTES:
-                    index += _INDEX_ENTRY.pack(header.base_offset, position, largest_ms)
+                    index += INDEX_ENTRY.pack(header.base_offset, position, largest_ms)
                     indexed_at = position
                 largest_ms = max(largest_ms, header.max_timestamp_ms)
                 follows = header.next_offset
@@ -156,6 +158,18 @@ def _numbers(data: bytes) -> array[int]:
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers
+
+
+def description_bytes(tail: bytes) -> int:
+    """Return how many bytes the description has, with what says its size, by an object's last bytes.
+
+    Raises `CorruptObjectError`.
+    """
+    fixed = len(MAGIC) + _LENGTH.size
+    if len(tail) < fixed or tail[-len(MAGIC) :] != MAGIC:
+        raise CorruptObjectError("it does not end as a segment does")
+    (size,) = _LENGTH.unpack_from(tail, len(tail) - fixed)
+    return int(size) + fixed
 
 
 def read_description(tail: bytes) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 
-from semel.broker.tiers.object_store import ObjectMissingError, ObjectStoreError
+from semel.broker.tiers.object_store import Level, ObjectMissingError, ObjectStoreError
 from semel.runtime.storage import Buffer
 
 Fault = Callable[[str, str], str]
@@ -53,11 +53,23 @@ class MemoryObjects:
             raise ObjectMissingError(f"there is no {key}")
         return self.objects[key][position : position + size_bytes]
 
+    async def size(self, key: str) -> int:
+        await self._ask("size", key)
+        if key not in self.objects:
+            raise ObjectMissingError(f"there is no {key}")
+        return len(self.objects[key])
+
     async def delete(self, key: str) -> None:
         planned = await self._ask("delete", key)
         self.objects.pop(key, None)
         if planned == "lose":
             raise ObjectStoreError(f"the answer to delete {key} is lost, as planned")
+
+    async def level(self, prefix: str) -> Level:
+        await self._ask("list", prefix)
+        below = [key[len(prefix) :].partition("/") for key in self.objects if key.startswith(prefix)]
+        folders = {prefix + name + slash for name, slash, _ in below if slash}
+        return Level(sorted(folders), sorted(prefix + name for name, slash, _ in below if not slash))
 
     def close(self) -> None:
         """They stay."""
