@@ -72,7 +72,7 @@ def object_entries(
     place = replace(place, tp=place.tp or layout.tp)
     if not options.selects:
         yield {"kind": "object", **layout.fields}
-    if 0 <= place.end_offset and (place.base_offset, place.end_offset) != (layout.base_offset, layout.end_offset):
+    if place.end_offset >= 0 and (place.base_offset, place.end_offset) != (layout.base_offset, layout.end_offset):
         yield {
             "kind": "damage", "position": -1,
             "what": f"by its name it has the offsets from {place.base_offset} to below {place.end_offset}, and it says "

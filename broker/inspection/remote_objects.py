@@ -28,6 +28,8 @@ class RemoteObjects:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._runner = asyncio.Runner()
+        self._begins = store.location if store.location.endswith("/") else f"{store.location}/"
+        """What the path of each object begins with."""
 
     @classmethod
     def at(cls, url: str) -> RemoteObjects:
@@ -61,20 +63,19 @@ class RemoteObjects:
         what = self._key_of(what)
         found = False
         for place in self._below_key(what) if "/" in what else self._of_topic(what):
-            found = True
             if partition is None or place.tp == partition:
+                found = True
                 yield place
         if not found:
-            raise UsageError(self._not_there(what))
+            raise UsageError(self._not_there(what if partition is None else f"{what} of {partition}"))
 
     def _key_of(self, path: str) -> str:
         """Return the key in what a dump has printed, where it begins with the store's address."""
-        return path.removeprefix(f"{self._store.location.rstrip('/')}/")
+        return path.removeprefix(self._begins)
 
     def _place(self, key: str) -> Place:
         found = object_place(key)
-        path = f"{self._store.location.rstrip('/')}/{key}"
-        return Place(path, FileKind.OBJECT, *((None, -1, -1) if found is None else found))
+        return Place(self._begins + key, FileKind.OBJECT, *((None, -1, -1) if found is None else found))
 
     def _below_key(self, key: str) -> Iterator[Place]:
         if not key.endswith("/"):
