@@ -36,11 +36,18 @@ class RemoteStatus(Protocol):
     def copied_segments(self) -> int: ...
 
     @property
-    def copied_bytes(self) -> int: ...
+    def counted_since_ms(self) -> int:
+        """Since when requests and bytes are counted, in milliseconds since 1970."""
+        ...
+
+    @property
+    def sent_bytes(self) -> int:
+        """Sent to the store."""
+        ...
 
     @property
     def read_bytes(self) -> int:
-        """Fetched from the store."""
+        """Read from the store."""
         ...
 
     @property
@@ -50,7 +57,7 @@ class RemoteStatus(Protocol):
     def cached_bytes(self) -> int: ...
 
     def requests(self) -> Mapping[str, int]:
-        """How many were sent to the store: read, put, delete."""
+        """Return how many were sent to the store: put, get, delete, list."""
         ...
 
     def troubles(self) -> Mapping[TopicPartition, str]:
@@ -59,6 +66,14 @@ class RemoteStatus(Protocol):
 
     def bytes_to_copy(self) -> int:
         """Return how large the closed segments are that this node has still to copy."""
+        ...
+
+    def stored_bytes(self) -> int:
+        """Return how much is in the store of the partitions that are led here."""
+        ...
+
+    async def stored_by_topic(self) -> Mapping[str, tuple[int, int]]:
+        """Return how many objects, and bytes, each topic has in the store, of its partitions that are led here."""
         ...
 
 

@@ -38,6 +38,14 @@ from semel.cli.moving import (
     throttle_rate,
     throttled,
 )
+from semel.cli.remote_costs import (
+    PerGibMonth,
+    PerGibRead,
+    PerThousandGets,
+    PerThousandPuts,
+    print_remote,
+    remote_as_json,
+)
 from semel.protocol.api.diagnostics import Section, Severity
 from semel.protocol.wording import command, duration, partition_argument, size
 
@@ -63,13 +71,20 @@ def cluster() -> None:
     epilog=examples(
         "semel cluster status",
         "semel cluster status --bootstrap log1.example.com:9094,log2.example.com:9094",
+        "semel cluster status --price-per-gib-month 0.0245 --price-per-1000-puts 0.0054",
         exit_codes="0 all nodes are up, all replicas in sync, and `semel doctor` finds no error; 1 not so, or the node "
         "refused; 2 the command line is wrong; 3 no node answers",
     )
 )
 @fails_well
 def status(
-    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="How many partitions to list.")] = 20,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1000, metavar="N", help="How many partitions, and topics, to list.")
+    ] = 20,
+    price_per_gib_month: PerGibMonth = 0.023,
+    price_per_1000_puts: PerThousandPuts = 0.005,
+    price_per_1000_gets: PerThousandGets = 0.0004,
+    price_per_gib_read: PerGibRead = 0.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -79,8 +94,14 @@ def status(
     others have not heard of it in time, and take it for dead); or unreachable from here. BEHIND says how many changes
     of the metadata a node has not applied yet. Every error that `semel doctor` finds is among the next steps, and
     explained there. Nothing is changed.
+
+    Where old segments are copied to a remote storage, it also shows what the nodes have asked of it since their
+    start, what is stored there, and about what that costs a month.
     """
     from semel.sdk.diagnosis.cluster_state import state_of_cluster
+    from semel.sdk.diagnosis.remote_costs import Prices
+
+    prices = Prices(price_per_gib_month, price_per_1000_puts, price_per_1000_gets, price_per_gib_read)
 
     with open_admin(bootstrap, client_id="semel-cluster") as admin:
         diagnosis = admin.diagnose()
@@ -89,9 +110,12 @@ def status(
     warnings = [one for one in diagnosis.findings if one.severity is Severity.WARNING and one.kind.section in _SECTIONS]
     is_whole = state.is_whole and not errors
     if as_json:
-        print_json(_as_json(state, [*errors, *warnings], bootstrap, is_whole=is_whole))
+        told = _as_json(state, [*errors, *warnings], bootstrap, is_whole=is_whole)
+        print_json(told | {"remote_storage": remote_as_json(state.remote, prices)})
     else:
         _print(state, limit, bootstrap)
+        if state.remote is not None:
+            print_remote(state.remote, prices, limit)
         _print_next_steps(errors, warnings, bootstrap)
     if not is_whole:
         raise typer.Exit(ExitCode.REFUSED)

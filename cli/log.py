@@ -13,9 +13,7 @@ import typer
 from semel.cli.common import AsJson, ExitCode, command_app, counted, examples, fails_well, parse_partition, print_json
 from semel.protocol.errors import UsageError
 
-app = command_app(
-    "Print and check the files of a node's data directory, or of a remote storage. No node is needed."
-)
+app = command_app("Print and check the files of a node's data directory, or of a remote storage. No node is needed.")
 
 _PROGRESS_EVERY_S = 2.0
 _MEGABYTE = 1e6

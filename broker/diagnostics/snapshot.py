@@ -21,6 +21,7 @@ from semel.broker.diagnostics.disk import disk_facts
 from semel.broker.diagnostics.forged import forged_markers
 from semel.broker.diagnostics.groups import group_facts
 from semel.broker.diagnostics.hanging import records_of
+from semel.broker.diagnostics.remote_use import remote_use
 from semel.broker.diagnostics.replication import (
     internal_topic_facts,
     leader_counts,
@@ -144,6 +145,7 @@ async def take_snapshot(node: Services, limit: int = 0, producer_ids: Iterable[i
         ),
         remote_troubles_total=len(troubles),
         remote_bytes_to_copy=0 if node.tier is None else node.tier.bytes_to_copy(),
+        remote_use=await remote_use(node, most),
     )
 
 

@@ -292,8 +292,9 @@ class NodeReader:
         tier = self._node.tier
         if tier is not None:
             yield _by("semel.remote.requests", tier.requests().items())
-            yield _by("semel.remote.io", [("receive", tier.read_bytes), ("transmit", tier.copied_bytes)])
+            yield _by("semel.remote.io", [("receive", tier.read_bytes), ("transmit", tier.sent_bytes)])
             yield _plain("semel.remote.segments", tier.copied_segments)
+            yield _plain("semel.remote.size", tier.stored_bytes())
             yield _plain("semel.remote.lag", tier.bytes_to_copy())
             yield _plain("semel.remote.failed_reads", tier.failed_reads)
             yield _plain("semel.remote.failing", len(tier.troubles()))

@@ -310,13 +310,18 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
             Instrument("semel.log.compactions", "{round}", _C, "Rounds of compaction."),
             Instrument("semel.log.size", "By", _G, "Bytes of all logs' segments."),
             Instrument(
-                "semel.remote.requests", "{request}", _C, "Sent to the remote storage: each costs.", (KIND,)
+                "semel.remote.requests", "{request}", _C,
+                "Sent to the remote storage: put (each part of an upload), get, delete, list. Each costs.", (KIND,),
             ),
             Instrument(
-                "semel.remote.io", "By", _C, "Copied to the remote storage (transmit), and read from it (receive).",
+                "semel.remote.io", "By", _C, "Sent to the remote storage (transmit), and read from it (receive).",
                 (DIRECTION,),
             ),
             Instrument("semel.remote.segments", "{segment}", _C, "Segments copied to the remote storage."),
+            Instrument(
+                "semel.remote.size", "By", _G,
+                "Held in the remote storage of partitions led here: `semel cluster status` has it by topic.",
+            ),
             Instrument(
                 "semel.remote.lag", "By", _G, "Closed segments of partitions led here that are still to be copied."
             ),

@@ -39,7 +39,6 @@ class Copier:
         self.busy: set[str] = set()
         """The segments that are being copied."""
         self.copied_segments = 0
-        self.copied_bytes = 0
 
     def next_segment(self, part: PartitionTier) -> Segment | None:
         """Return the oldest segment that is to be copied now, where there is one.
@@ -115,14 +114,12 @@ class Copier:
                 segment.file, wanted.size_bytes, wanted.base_offset, wanted.end_offset, aborted, producers, description
             )
             await storage.ask(lambda: storage.rows.begin_copy(part.key, wanted, storage.now_ms))
-            storage.requests["put"] += 1
             await self._put(wanted, upload)
             done = replace(wanted, index=upload.index, aborted=upload.aborted, producers=upload.producers)
             await self._finish(part, done)
         finally:
             self.busy.discard(wanted.segment_id)
         self.copied_segments += 1
-        self.copied_bytes += wanted.size_bytes
         _log.info(
             "%s: offsets %d to %d are in the remote storage", partition.tp, wanted.start_offset, wanted.end_offset - 1
         )
@@ -184,7 +181,6 @@ class Copier:
             )
 
     async def _delete(self, segment: RemoteSegment) -> None:
-        self._storage.requests["delete"] += 1
         try:
             await self._storage.store.delete(segment.key)
         except ObjectStoreError as error:

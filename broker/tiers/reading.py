@@ -97,9 +97,6 @@ class RemoteReader:
         self._failures: dict[str, _Failure] = {}
         """By segment."""
         self._told: dict[str, float] = {}
-        self.requests = 0
-        """Of reading, that were sent to the store."""
-        self.read_bytes = 0
         self.failures = 0
 
     @property
@@ -268,7 +265,7 @@ class RemoteReader:
     async def _fetch_index(self, segment: RemoteSegment) -> SegmentIndex:
         begins, size_bytes = segment.index.position, segment.index.size_bytes + segment.aborted.size_bytes
         async with self._slots:
-            data = await self._ask(segment, begins, size_bytes)  # the two lie one behind the other
+            data = await self._store.read(segment.key, begins, size_bytes)  # the two lie one behind the other
         border = segment.index.size_bytes
         index = await self._in_thread(lambda: SegmentIndex(segment, data[:border], data[border:]))
         self._cache.add_index(segment.segment_id, index)
@@ -320,7 +317,7 @@ class RemoteReader:
             reserved = await self._reserve(size_bytes, is_wanted)
             try:
                 async with self._slots:
-                    data = await self._ask(segment, position, size_bytes)
+                    data = await self._store.read(segment.key, position, size_bytes)
                 extent = await self._in_thread(lambda data=data: Extent.of(data, position))  # type: ignore[misc]
                 if extent is not None:
                     self._cache.add(segment.segment_id, extent, self._clock.monotonic())
@@ -331,12 +328,6 @@ class RemoteReader:
             if not size_bytes < wanted <= min(segment.size_bytes - position, _BATCH_BYTES_MAX):
                 raise CorruptBatchError(f"the batch at position {position} of {segment.key} is damaged")
             size_bytes = wanted
-
-    async def _ask(self, segment: RemoteSegment, position: int, size_bytes: int) -> bytes:
-        self.requests += 1
-        data = await self._store.read(segment.key, position, size_bytes)
-        self.read_bytes += len(data)
-        return data
 
     async def _reserve(self, size_bytes: int, is_wanted: Callable[[], bool]) -> int:
         """Wait until others have read what they asked for, or have not come for it. Returns what is reserved."""

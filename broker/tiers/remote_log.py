@@ -45,6 +45,11 @@ class RemoteSegment:
     producers: Piece
     """A snapshot of the producers at the end of the segment, where there was one."""
 
+    @property
+    def stored_bytes(self) -> int:
+        """How large its object is, but for some hundred bytes of description."""
+        return max(self.size_bytes, self.producers.position + self.producers.size_bytes)
+
 
 @dataclass(slots=True)
 class RemoteLog:
@@ -58,24 +63,30 @@ class RemoteLog:
     segments: list[RemoteSegment] = field(default_factory=list)
     size_bytes: int = field(default=0, compare=False)
     """Of all batches that are there."""
+    stored_bytes: int = field(default=0, compare=False)
+    """Of all objects that are there."""
 
     @classmethod
     def of(cls, version: int, start_offset: int, end_offset: int, segments: list[RemoteSegment]) -> RemoteLog:
-        return cls(version, start_offset, end_offset, segments, sum(one.size_bytes for one in segments))
+        size_bytes, stored_bytes = sum(one.size_bytes for one in segments), sum(one.stored_bytes for one in segments)
+        return cls(version, start_offset, end_offset, segments, size_bytes, stored_bytes)
 
     def with_segment(self, segment: RemoteSegment, *, start_offset: int) -> RemoteLog:
         """Return what there is once a segment has been added at the end."""
-        size_bytes = self.size_bytes + segment.size_bytes
-        return RemoteLog(self.version + 1, start_offset, segment.end_offset, [*self.segments, segment], size_bytes)
+        size_bytes, stored_bytes = self.size_bytes + segment.size_bytes, self.stored_bytes + segment.stored_bytes
+        segments = [*self.segments, segment]
+        return RemoteLog(self.version + 1, start_offset, segment.end_offset, segments, size_bytes, stored_bytes)
 
     def from_start(self, start_offset: int) -> RemoteLog:
         """Return what there is once the log begins at an offset."""
-        segments, size_bytes = self.segments, self.size_bytes
+        segments, size_bytes, stored_bytes = self.segments, self.size_bytes, self.stored_bytes
         gone = 0
         while gone < len(segments) and segments[gone].end_offset <= start_offset:
             size_bytes -= segments[gone].size_bytes
+            stored_bytes -= segments[gone].stored_bytes
             gone += 1
-        return RemoteLog(self.version + 1, start_offset, self.end_offset, segments[gone:], size_bytes)
+        left = segments[gone:]
+        return RemoteLog(self.version + 1, start_offset, self.end_offset, left, size_bytes, stored_bytes)
 
     @property
     def first_offset(self) -> int:

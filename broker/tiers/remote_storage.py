@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
 from semel.broker.metadata.off_loop import call_off_loop
 from semel.broker.services import Services
+from semel.broker.tiers.counted_store import CountedStore
 from semel.broker.tiers.object_store import ObjectStore
 from semel.broker.tiers.reading import RemoteReader
 from semel.broker.tiers.rows import RemoteRows
@@ -22,11 +22,11 @@ class RemoteStorage:
 
     def __init__(self, node: Services, store: ObjectStore, rows: RemoteRows) -> None:
         self.node = node
-        self.store = store
+        self.store = CountedStore(store)
+        self.since_ms = node.clock.now_ms()
+        """Since when its requests are counted."""
         self.rows = rows
-        self.reader = RemoteReader(store, node.clock, cache_bytes=node.config.remote_log_reader_cache_bytes)
-        self.requests: Counter[str] = Counter()
-        """Sent to the store, by kind; those of reading are the reader's."""
+        self.reader = RemoteReader(self.store, node.clock, cache_bytes=node.config.remote_log_reader_cache_bytes)
         self._database = Threads(1, "semel-remote-rows")
         self._files = Threads(1, "semel-remote-files")
 

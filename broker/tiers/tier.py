@@ -26,6 +26,7 @@ from semel.broker.tiers.rows import Garbage
 from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import TopicPartition, format_topic_id
+from semel.runtime.turns import in_turns
 
 _log = logging.getLogger("semel.tiers")
 
@@ -67,12 +68,16 @@ class Tier:
         return self.copier.copied_segments
 
     @property
-    def copied_bytes(self) -> int:
-        return self.copier.copied_bytes
+    def counted_since_ms(self) -> int:
+        return self.storage.since_ms
+
+    @property
+    def sent_bytes(self) -> int:
+        return self.storage.store.sent_bytes
 
     @property
     def read_bytes(self) -> int:
-        return self.storage.reader.read_bytes
+        return self.storage.store.read_bytes
 
     @property
     def failed_reads(self) -> int:
@@ -83,8 +88,21 @@ class Tier:
         return self.storage.reader.cached_bytes
 
     def requests(self) -> dict[str, int]:
-        counted = self.storage.requests
-        return {"read": self.storage.reader.requests, "put": counted["put"], "delete": counted["delete"]}
+        return dict(self.storage.store.requests)
+
+    def stored_bytes(self) -> int:
+        return sum(one.remote.stored_bytes for one in self.parts() if one.partition.leader is not None)
+
+    async def stored_by_topic(self) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        async for part in in_turns(self.parts()):
+            if part.partition.leader is not None and part.remote.segments:
+                objects, size_bytes = found.get(part.partition.tp.topic, (0, 0))
+                found[part.partition.tp.topic] = (
+                    objects + len(part.remote.segments),
+                    size_bytes + part.remote.stored_bytes,
+                )
+        return found
 
     def troubles(self) -> dict[TopicPartition, str]:
         return {one.partition.tp: why for one in self.parts() if (why := one.error or one.read_error)}
@@ -300,7 +318,6 @@ class Tier:
 
         async def delete(one: Garbage) -> None:
             async with slots:
-                self.storage.requests["delete"] += 1
                 await self.storage.store.delete(one.key)
 
         outcomes = await asyncio.gather(*(delete(one) for one in garbage), return_exceptions=True)

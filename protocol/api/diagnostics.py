@@ -353,6 +353,38 @@ class RemoteTrouble:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoteTopic:
+    """What a topic has in the remote storage, of its partitions that a node leads."""
+
+    topic: str
+    objects: int
+    stored_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteUse:
+    """What a node has asked of the remote storage since `since_ms`, failed requests among it, and what the partitions
+    have there that it leads.
+
+    puts:         each part of an upload is one
+    stored_bytes: batches and what belongs to them, of what readers can reach
+    topics:       those that have most there, of `topics_total`
+    """
+
+    since_ms: int
+    puts: int = 0
+    gets: int = 0
+    deletes: int = 0
+    lists: int = 0
+    sent_bytes: int = 0
+    read_bytes: int = 0
+    stored_objects: int = 0
+    stored_bytes: int = 0
+    topics: tuple[RemoteTopic, ...] = ()
+    topics_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSnapshot:
     """One node at `now_ms` by its clock.
 
@@ -372,6 +404,7 @@ class NodeSnapshot:
     remote_error: why what is done there for all partitions fails; empty where it does not
     remote_troubles: the partitions for which something fails there
     remote_bytes_to_copy: how large the closed segments are that this node has still to copy
+    remote_use:  what is asked of the remote storage, and is there; None where there is none, or nothing is told
     """
 
     node_id: int
@@ -411,6 +444,7 @@ class NodeSnapshot:
     remote_troubles: tuple[RemoteTrouble, ...] = ()
     remote_troubles_total: int = 0
     remote_bytes_to_copy: int = 0
+    remote_use: RemoteUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class SnapshotRequest(_message.Message):
     def __init__(self, limit: _Optional[int] = ..., producer_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class NodeSnapshot(_message.Message):
-    __slots__ = ("node_id", "now_ms", "coordinators_away", "transactions", "transactions_total", "held", "held_total", "groups", "groups_total", "topics", "topics_total", "offline", "disk", "settings", "leaders", "offline_total", "forged", "forged_total", "config_file", "version", "metadata_sequence", "nodes", "replication", "replication_total", "internal_topics", "is_controller", "throttled_topics", "moving_total", "metadata_away_ms", "delegation_secret_mark", "tokens_without_user", "tokens_without_user_total", "remote_storage", "remote_error", "remote_troubles", "remote_troubles_total", "remote_bytes_to_copy")
+    __slots__ = ("node_id", "now_ms", "coordinators_away", "transactions", "transactions_total", "held", "held_total", "groups", "groups_total", "topics", "topics_total", "offline", "disk", "settings", "leaders", "offline_total", "forged", "forged_total", "config_file", "version", "metadata_sequence", "nodes", "replication", "replication_total", "internal_topics", "is_controller", "throttled_topics", "moving_total", "metadata_away_ms", "delegation_secret_mark", "tokens_without_user", "tokens_without_user_total", "remote_storage", "remote_error", "remote_troubles", "remote_troubles_total", "remote_bytes_to_copy", "remote_use")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     COORDINATORS_AWAY_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +66,7 @@ class NodeSnapshot(_message.Message):
     REMOTE_TROUBLES_FIELD_NUMBER: _ClassVar[int]
     REMOTE_TROUBLES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     REMOTE_BYTES_TO_COPY_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_USE_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     now_ms: int
     coordinators_away: _containers.RepeatedCompositeFieldContainer[CoordinatorPartition]
@@ -103,7 +104,44 @@ class NodeSnapshot(_message.Message):
     remote_troubles: _containers.RepeatedCompositeFieldContainer[RemoteTrouble]
     remote_troubles_total: int
     remote_bytes_to_copy: int
-    def __init__(self, node_id: _Optional[int] = ..., now_ms: _Optional[int] = ..., coordinators_away: _Optional[_Iterable[_Union[CoordinatorPartition, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[OpenTransaction, _Mapping]]] = ..., transactions_total: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., held_total: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFacts, _Mapping]]] = ..., groups_total: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicFacts, _Mapping]]] = ..., topics_total: _Optional[int] = ..., offline: _Optional[_Iterable[_Union[OfflinePartition, _Mapping]]] = ..., disk: _Optional[_Union[DiskFacts, _Mapping]] = ..., settings: _Optional[_Iterable[_Union[SettingFact, _Mapping]]] = ..., leaders: _Optional[int] = ..., offline_total: _Optional[int] = ..., forged: _Optional[_Iterable[_Union[ForgedMarker, _Mapping]]] = ..., forged_total: _Optional[int] = ..., config_file: _Optional[str] = ..., version: _Optional[str] = ..., metadata_sequence: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeFacts, _Mapping]]] = ..., replication: _Optional[_Iterable[_Union[ReplicationFacts, _Mapping]]] = ..., replication_total: _Optional[int] = ..., internal_topics: _Optional[_Iterable[_Union[InternalTopicFacts, _Mapping]]] = ..., is_controller: bool = ..., throttled_topics: _Optional[_Iterable[str]] = ..., moving_total: _Optional[int] = ..., metadata_away_ms: _Optional[int] = ..., delegation_secret_mark: _Optional[str] = ..., tokens_without_user: _Optional[_Iterable[_Union[OwnedToken, _Mapping]]] = ..., tokens_without_user_total: _Optional[int] = ..., remote_storage: _Optional[str] = ..., remote_error: _Optional[str] = ..., remote_troubles: _Optional[_Iterable[_Union[RemoteTrouble, _Mapping]]] = ..., remote_troubles_total: _Optional[int] = ..., remote_bytes_to_copy: _Optional[int] = ...) -> None: ...
+    remote_use: RemoteUse
+    def __init__(self, node_id: _Optional[int] = ..., now_ms: _Optional[int] = ..., coordinators_away: _Optional[_Iterable[_Union[CoordinatorPartition, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[OpenTransaction, _Mapping]]] = ..., transactions_total: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., held_total: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[GroupFacts, _Mapping]]] = ..., groups_total: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[TopicFacts, _Mapping]]] = ..., topics_total: _Optional[int] = ..., offline: _Optional[_Iterable[_Union[OfflinePartition, _Mapping]]] = ..., disk: _Optional[_Union[DiskFacts, _Mapping]] = ..., settings: _Optional[_Iterable[_Union[SettingFact, _Mapping]]] = ..., leaders: _Optional[int] = ..., offline_total: _Optional[int] = ..., forged: _Optional[_Iterable[_Union[ForgedMarker, _Mapping]]] = ..., forged_total: _Optional[int] = ..., config_file: _Optional[str] = ..., version: _Optional[str] = ..., metadata_sequence: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeFacts, _Mapping]]] = ..., replication: _Optional[_Iterable[_Union[ReplicationFacts, _Mapping]]] = ..., replication_total: _Optional[int] = ..., internal_topics: _Optional[_Iterable[_Union[InternalTopicFacts, _Mapping]]] = ..., is_controller: bool = ..., throttled_topics: _Optional[_Iterable[str]] = ..., moving_total: _Optional[int] = ..., metadata_away_ms: _Optional[int] = ..., delegation_secret_mark: _Optional[str] = ..., tokens_without_user: _Optional[_Iterable[_Union[OwnedToken, _Mapping]]] = ..., tokens_without_user_total: _Optional[int] = ..., remote_storage: _Optional[str] = ..., remote_error: _Optional[str] = ..., remote_troubles: _Optional[_Iterable[_Union[RemoteTrouble, _Mapping]]] = ..., remote_troubles_total: _Optional[int] = ..., remote_bytes_to_copy: _Optional[int] = ..., remote_use: _Optional[_Union[RemoteUse, _Mapping]] = ...) -> None: ...
+
+class RemoteUse(_message.Message):
+    __slots__ = ("since_ms", "puts", "gets", "deletes", "lists", "sent_bytes", "read_bytes", "stored_objects", "stored_bytes", "topics", "topics_total")
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    PUTS_FIELD_NUMBER: _ClassVar[int]
+    GETS_FIELD_NUMBER: _ClassVar[int]
+    DELETES_FIELD_NUMBER: _ClassVar[int]
+    LISTS_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    READ_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STORED_OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    since_ms: int
+    puts: int
+    gets: int
+    deletes: int
+    lists: int
+    sent_bytes: int
+    read_bytes: int
+    stored_objects: int
+    stored_bytes: int
+    topics: _containers.RepeatedCompositeFieldContainer[RemoteTopic]
+    topics_total: int
+    def __init__(self, since_ms: _Optional[int] = ..., puts: _Optional[int] = ..., gets: _Optional[int] = ..., deletes: _Optional[int] = ..., lists: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., read_bytes: _Optional[int] = ..., stored_objects: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[RemoteTopic, _Mapping]]] = ..., topics_total: _Optional[int] = ...) -> None: ...
+
+class RemoteTopic(_message.Message):
+    __slots__ = ("topic", "objects", "stored_bytes")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    objects: int
+    stored_bytes: int
+    def __init__(self, topic: _Optional[str] = ..., objects: _Optional[int] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
 
 class RemoteTrouble(_message.Message):
     __slots__ = ("partition", "error")

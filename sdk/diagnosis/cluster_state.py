@@ -10,6 +10,7 @@ from semel.protocol.api.diagnostics import NodeSnapshot, Thresholds
 from semel.protocol.ids import NO_LEADER, TopicPartition
 from semel.sdk.diagnosis.cluster_rules import lacks_of_replicas
 from semel.sdk.diagnosis.findings import Cluster
+from semel.sdk.diagnosis.remote_costs import RemoteState, remote_state
 
 UP: Final = "up"
 STOPPING: Final = "stopping"
@@ -63,6 +64,7 @@ class ClusterState:
     metadata_away_ms: for how long no node that answers has reached the metadata's database, in milliseconds: all that
                       is said of partitions is so old. 0 where one reaches it
     silent_leaders:   while it is away: how many partitions each node leads that does not answer
+    remote:           the remote storage; None where there is none
     """
 
     nodes: tuple[NodeState, ...]
@@ -73,6 +75,7 @@ class ClusterState:
     throttled_topics: tuple[str, ...] = ()
     metadata_away_ms: int = 0
     silent_leaders: Mapping[int, int] = field(default_factory=dict)
+    remote: RemoteState | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -96,6 +99,7 @@ def state_of_cluster(cluster: Cluster, thresholds: Thresholds | None = None) -> 
         silent_leaders={one.node_id: one.leads for one in known if one.leads and one.node_id in cluster.unreachable}
         if is_frozen
         else {},
+        remote=remote_state(cluster),
     )
 
 

@@ -21,6 +21,7 @@ class MemoryObjects:
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.requests: Counter[str] = Counter()
+        self.read_bytes = 0
         self.fault: Fault = lambda kind, key: ""
         self._open = asyncio.Event()
         self._open.set()
@@ -51,7 +52,9 @@ class MemoryObjects:
         await self._ask("read", key)
         if key not in self.objects:
             raise ObjectMissingError(f"there is no {key}")
-        return self.objects[key][position : position + size_bytes]
+        data = self.objects[key][position : position + size_bytes]
+        self.read_bytes += len(data)
+        return data
 
     async def size(self, key: str) -> int:
         await self._ask("size", key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -21,11 +22,20 @@ from typer.testing import CliRunner, Result
 import semel.testing
 from semel.cli import cluster as command
 from semel.cli.main import app
-from semel.protocol.api.diagnostics import NodeFacts, NodeSnapshot, OfflinePartition, ReplicaFacts, Thresholds
+from semel.protocol.api.diagnostics import (
+    NodeFacts,
+    NodeSnapshot,
+    OfflinePartition,
+    RemoteTopic,
+    RemoteUse,
+    ReplicaFacts,
+    Thresholds,
+)
 from semel.protocol.ids import NO_LEADER
 from semel.protocol.wording import partition_argument
 from semel.sdk.diagnosis.cluster_state import FENCED, STOPPING, UNREACHABLE, UP, NodeState, state_of_cluster
 from semel.sdk.diagnosis.findings import Cluster
+from semel.sdk.diagnosis.remote_costs import Prices
 from semel.sdk.diagnosis.rules import diagnose
 
 ADDRESSES = {number: f"log{number}:9094" for number in (1, 2, 3)}
@@ -135,6 +145,80 @@ def test_warnings_of_other_sections_are_left_to_the_doctor(monkeypatch: pytest.M
     assert (shown.exit_code, "disk-filling" in shown.output) == (0, False)
 
 
+DAY_MS = 86_400_000
+USE = RemoteUse(
+    since_ms=0, puts=3_000, gets=2_000, deletes=7, lists=0, sent_bytes=3 * GIB, read_bytes=GIB,
+    stored_objects=5, stored_bytes=100 * GIB,
+    topics=(RemoteTopic("orders", 4, 90 * GIB), RemoteTopic("a", 1, 10 * GIB)), topics_total=2,
+)  # fmt: skip
+
+
+def with_remote(*uses: RemoteUse) -> Cluster:
+    """Facts of nodes that were started a day, two days and so on before."""
+    nodes = [
+        replace(node, remote_storage="s3://bucket/semel", remote_use=replace(use, since_ms=node.now_ms - days * DAY_MS))
+        for days, (node, use) in enumerate(zip(three(), uses, strict=False), 1)
+    ]
+    return facts((*nodes, *three()[len(nodes) :]))
+
+
+def test_what_the_remote_storage_holds_and_about_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    second = replace(USE, topics=(RemoteTopic("orders", 1, GIB),), topics_total=1, stored_objects=1, stored_bytes=GIB)
+    cluster = with_remote(USE, second)
+    shown = status(monkeypatch, cluster)
+    assert shown.exit_code == 0, shown.output
+    lines = shown.output.splitlines()
+    at = lines.index("remote storage s3://bucket/semel: 101.0 GiB in 6 objects")
+    assert lines[at + 1].split() == ["node", "for", "puts", "gets", "deletes", "lists", "sent", "read", "stored"]
+    first = "1 24 h 0 min 3,000 2,000 7 0 3.0 GiB 1.0 GiB 100.0 GiB"
+    assert lines[at + 2].split() == first.split()
+    assert lines[at + 3].split()[:5] == ["2", "2", "d", "0", "h"]
+    assert lines[at + 6].split() == ["orders", "5", "91.0", "GiB", "2.09"]
+    assert lines[at + 7].split() == ["a", "1", "10.0", "GiB", "0.23"]
+    assert (
+        "about 3.03 a month (USD): 2.32 for what is stored, 0.68 for 135,000 puts, 0.04 for 90,000 gets, 0.00 for "
+        "45.0 GiB that are read" in shown.output
+    )
+    assert "an estimate: 30 days with the requests at their present rate since each node's start" in shown.output
+    assert "it says little yet" not in shown.output
+    told = json.loads(status(monkeypatch, cluster, "--json").output)["remote_storage"]
+    assert told["nodes"][1]["for_ms"] == 2 * DAY_MS
+    assert [one["topic"] for one in told["topics"]] == ["orders", "a"]
+    assert told["estimate_per_month"]["cost"] == pytest.approx(101 * 0.023 + 135 * 0.005 + 90 * 0.0004)
+    assert told["estimate_per_month"]["prices"] == {
+        "per_gib_month": 0.023, "per_1000_puts": 0.005, "per_1000_gets": 0.0004, "per_gib_read": 0.0,
+    }  # fmt: skip
+
+
+def test_other_prices_and_a_bounded_list_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = with_remote(replace(USE, topics_total=9))
+    prices = ["--price-per-gib-month", "1", "--price-per-1000-puts", "2", "--price-per-1000-gets", "3"]
+    shown = status(monkeypatch, cut, *prices, "--price-per-gib-read", "0.5", "--limit", "1").output
+    assert "about 475.00 a month (in the currency of the prices): 100.00 for what is stored, 180.00 for" in shown
+    assert "15.00 for 30.0 GiB that are read" in shown
+    assert "... and 1 more at least (--limit)" in shown
+    assert not any(line.startswith("a ") for line in shown.splitlines())
+    assert json.loads(status(monkeypatch, cut, "--json").output)["remote_storage"]["all_topics"] is False
+    assert status(monkeypatch, cut, "--price-per-gib-month", "-1").exit_code == 2
+
+
+def test_an_estimate_of_a_node_that_has_just_started_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = three()[0]
+    young = replace(node, remote_storage="s3://b", remote_use=replace(USE, since_ms=node.now_ms))
+    assert "it says little yet: a node was started less than a day ago" in status(monkeypatch, facts((young,))).output
+
+
+def test_nothing_is_said_where_no_node_has_a_remote_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "remote storage" not in status(monkeypatch, facts()).output
+    assert json.loads(status(monkeypatch, facts(), "--json").output)["remote_storage"] is None
+
+
+def test_the_default_prices_are_those_that_are_called_so() -> None:
+    values = inspect.signature(command.status).parameters
+    names = ("price_per_gib_month", "price_per_1000_puts", "price_per_1000_gets", "price_per_gib_read")
+    assert Prices(*(values[name].default for name in names)) == Prices()
+
+
 @pytest.mark.timeout(600)
 def test_nodes_whose_database_is_away_say_so() -> None:
     with semel.testing.Cluster(3, broker_session_timeout_ms=3_000) as cluster:
@@ -210,9 +294,10 @@ def test_what_a_replica_lacks_is_the_word_of_its_leader() -> None:
 
 
 def test_one_node_alone(tmp_path: Path) -> None:
-    with LiveNode(tmp_path, **SMALL) as node:
+    with LiveNode(tmp_path, **{**SMALL, "remote_storage_url": f"file://{tmp_path}/objects"}) as node:
         shown = CliRunner().invoke(app, ["cluster", "status", "--bootstrap", node.bootstrap])
         assert shown.exit_code == 0, shown.output
         assert shown.output.splitlines()[1].split()[:4] == ["1", "-", "up", "controller"]
+        assert f"\nremote storage file://{tmp_path}/objects: 0 B in 0 objects\n" in shown.output
     shown = CliRunner().invoke(app, ["cluster", "status", "--bootstrap", node.bootstrap])
     assert shown.exit_code == 3

@@ -151,7 +151,7 @@ def test_S2_more_readers_than_there_is_room_for_all_come_to_the_end() -> None:
         clients = [Client(reader, segment, committed=True) for segment in segments]
         found = await asyncio.gather(*(client.read_all(1) for client in clients))
         assert all(one == list(range(12)) for one in found)
-        assert reader.read_bytes < 6 * 12 * 12 * MIB
+        assert objects.read_bytes < 6 * 12 * 12 * MIB
         assert reader.cached_bytes <= 17 * MIB
 
     with_reader(test)
