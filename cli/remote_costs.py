@@ -40,12 +40,12 @@ PerGibRead = Annotated[
 
 
 def remote_as_json(state: RemoteState | None, prices: Prices) -> dict[str, Any] | None:
-    """Return the remote storage for programs; None where there is none."""
+    """Return the remote storage for programs; None where there is none. Costs are None where it has no price."""
     if state is None:
         return None
-    from semel.sdk.diagnosis.remote_costs import estimate, storage_cost
+    from semel.sdk.diagnosis.remote_costs import estimate, has_price, storage_cost
 
-    found = estimate(state, prices)
+    priced = has_price(state.location, prices)
     return {
         "location": state.location,
         "stored_objects": state.stored_objects,
@@ -70,34 +70,38 @@ def remote_as_json(state: RemoteState | None, prices: Prices) -> dict[str, Any] 
                 "topic": one.topic,
                 "objects": one.objects,
                 "stored_bytes": one.stored_bytes,
-                "storage_cost_per_month": storage_cost(one.stored_bytes, prices),
+                "storage_cost_per_month": storage_cost(one.stored_bytes, prices) if priced else None,
             }
             for one in state.topics
         ],
         "all_topics": state.all_topics,
-        "estimate_per_month": {
-            "cost": found.cost,
-            "storage_cost": found.storage_cost,
-            "puts": round(found.puts),
-            "puts_cost": found.puts_cost,
-            "gets": round(found.gets),
-            "gets_cost": found.gets_cost,
-            "read_bytes": round(found.read_bytes),
-            "read_cost": found.read_cost,
-            "is_early": found.is_early,
-            "prices": {
-                "per_gib_month": prices.per_gib_month,
-                "per_1000_puts": prices.per_1000_puts,
-                "per_1000_gets": prices.per_1000_gets,
-                "per_gib_read": prices.per_gib_read,
-            },
+        "estimate_per_month": _estimate_as_json(estimate(state, prices), prices) if priced else None,
+    }
+
+
+def _estimate_as_json(found: Estimate, prices: Prices) -> dict[str, Any]:
+    return {
+        "cost": found.cost,
+        "storage_cost": found.storage_cost,
+        "puts": round(found.puts),
+        "puts_cost": found.puts_cost,
+        "gets": round(found.gets),
+        "gets_cost": found.gets_cost,
+        "read_bytes": round(found.read_bytes),
+        "read_cost": found.read_cost,
+        "is_early": found.is_early,
+        "prices": {
+            "per_gib_month": prices.per_gib_month,
+            "per_1000_puts": prices.per_1000_puts,
+            "per_1000_gets": prices.per_1000_gets,
+            "per_gib_read": prices.per_gib_read,
         },
     }
 
 
 def print_remote(state: RemoteState, prices: Prices, limit: int) -> None:
     """Print the remote storage for people, with the `limit` largest topics."""
-    from semel.sdk.diagnosis.remote_costs import Prices, estimate, storage_cost
+    from semel.sdk.diagnosis.remote_costs import estimate, has_price
 
     held = f"{size(state.stored_bytes)} in {counted(state.stored_objects, 'object')}"
     print(f"\nremote storage {state.location}: {held}")
@@ -106,25 +110,39 @@ def print_remote(state: RemoteState, prices: Prices, limit: int) -> None:
         [(node.node_id, duration(node.for_ms), *_cells(node.use)) for node in state.nodes],
         empty="",
     )
-    unit = "USD" if prices == Prices() else "in the currency of the prices"
+    priced = has_price(state.location, prices)
     if state.topics:
-        print()
-        print_table(
-            ["topic", "objects", "stored", "stored a month costs"],
-            [
-                (one.topic, f"{one.objects:,}", size(one.stored_bytes), _money(storage_cost(one.stored_bytes, prices)))
-                for one in state.topics[:limit]
-            ],
-            empty="",
-            whole=True,
-        )
-        more = len(state.topics) - limit
-        if more > 0 or not state.all_topics:
-            how_many = f"{max(more, 1)} more{'' if state.all_topics else ' at least'}"
-            print(f"... and {how_many}{' (--limit)' if more > 0 else ''}")
+        _print_topics(state, prices if priced else None, limit)
     print()
-    for line in _estimate_lines(estimate(state, prices), prices, unit):
+    if not priced:
+        print("a directory has no price: give --price-per-gib-month and so on for an estimate of what it costs")
+        return
+    for line in _estimate_lines(estimate(state, prices), prices):
         print(line)
+
+
+def _print_topics(state: RemoteState, prices: Prices | None, limit: int) -> None:
+    from semel.sdk.diagnosis.remote_costs import storage_cost
+
+    print()
+    print_table(
+        ["topic", "objects", "stored", *(["a month"] if prices is not None else [])],
+        [
+            (
+                one.topic,
+                f"{one.objects:,}",
+                size(one.stored_bytes),
+                *([_money(storage_cost(one.stored_bytes, prices))] if prices is not None else []),
+            )
+            for one in state.topics[:limit]
+        ],
+        empty="",
+        whole=True,
+    )
+    more = len(state.topics) - limit
+    if more > 0 or not state.all_topics:
+        how_many = f"{max(more, 1)} more{'' if state.all_topics else ' at least'}"
+        print(f"... and {how_many}{' (--limit)' if more > 0 else ''}")
 
 
 def _cells(use: RemoteUse) -> tuple[str, ...]:
@@ -132,13 +150,15 @@ def _cells(use: RemoteUse) -> tuple[str, ...]:
     return (*requests, *map(size, (use.sent_bytes, use.read_bytes, use.stored_bytes)))
 
 
-def _estimate_lines(found: Estimate, prices: Prices, unit: str) -> Iterator[str]:
-    from semel.sdk.diagnosis.remote_costs import MONTH_DAYS
+def _estimate_lines(found: Estimate, prices: Prices) -> Iterator[str]:
+    from semel.sdk.diagnosis.remote_costs import MONTH_DAYS, Prices
 
+    is_s3 = prices == Prices()
     yield (
-        f"about {_money(found.cost)} a month ({unit}): {_money(found.storage_cost)} for what is stored, "
-        f"{_money(found.puts_cost)} for {found.puts:,.0f} puts, {_money(found.gets_cost)} for {found.gets:,.0f} gets, "
-        f"{_money(found.read_cost)} for {size(round(found.read_bytes))} that are read"
+        f"about {_money(found.cost)} a month ({'USD' if is_s3 else 'in the currency of the prices'}): "
+        f"{_money(found.storage_cost)} for what is stored, {_money(found.puts_cost)} for {found.puts:,.0f} puts, "
+        f"{_money(found.gets_cost)} for {found.gets:,.0f} gets, {_money(found.read_cost)} for "
+        f"{size(round(found.read_bytes))} that are read"
     )
     yield (
         f"an estimate: {MONTH_DAYS} days with the requests at their present rate since each node's start, and what is "
@@ -147,8 +167,9 @@ def _estimate_lines(found: Estimate, prices: Prices, unit: str) -> Iterator[str]
     if found.is_early:
         yield "it says little yet: a node was started less than a day ago"
     yield (
-        f"prices: {prices.per_gib_month:g} per GiB and month, {prices.per_1000_puts:g} per 1000 puts or lists, "
-        f"{prices.per_1000_gets:g} per 1000 gets, {prices.per_gib_read:g} per GiB read, deletes free (--price-...)"
+        f"prices{' (list prices of S3 Standard in us-east-1)' if is_s3 else ''}: {prices.per_gib_month:g} per GiB and "
+        f"month, {prices.per_1000_puts:g} per 1000 puts or lists, {prices.per_1000_gets:g} per 1000 gets, "
+        f"{prices.per_gib_read:g} per GiB read; deletes are free. --price-... changes them"
     )
 
 

@@ -76,6 +76,11 @@ class Estimate:
         return self.storage_cost + self.puts_cost + self.gets_cost + self.read_cost
 
 
+def has_price(location: str, prices: Prices) -> bool:
+    """Say whether there is a price: a directory has one only where other prices than the defaults are given."""
+    return not location.startswith("file:") or prices != Prices()
+
+
 def remote_state(cluster: Cluster) -> RemoteState | None:
     """Put together what the nodes tell; None where none of them has a remote storage, and says so."""
     nodes = tuple(

@@ -208,6 +208,16 @@ def test_an_estimate_of_a_node_that_has_just_started_says_so(monkeypatch: pytest
     assert "it says little yet: a node was started less than a day ago" in status(monkeypatch, facts((young,))).output
 
 
+def test_a_directory_has_no_price_but_what_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = replace(three()[0], remote_storage="file:///mnt/segments", remote_use=USE)
+    shown = status(monkeypatch, facts((node,))).output
+    assert "a directory has no price" in shown
+    assert "an estimate:" not in shown
+    told = json.loads(status(monkeypatch, facts((node,)), "--json").output)["remote_storage"]
+    assert (told["estimate_per_month"], told["topics"][0]["storage_cost_per_month"]) == (None, None)
+    assert "an estimate:" in status(monkeypatch, facts((node,)), "--price-per-gib-month", "0.01").output
+
+
 def test_nothing_is_said_where_no_node_has_a_remote_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "remote storage" not in status(monkeypatch, facts()).output
     assert json.loads(status(monkeypatch, facts(), "--json").output)["remote_storage"] is None

@@ -143,7 +143,7 @@ def test_a_producer_s_batches_and_aborted_transactions_alone(copied: dict[str, b
         ("producers", "the checksum of its snapshot of producers is wrong"),
     ],
 )
-def test_L2_a_damaged_part_is_named_with_its_position_and_not_believed(
+def test_a_damaged_part_is_named_with_its_position_and_not_believed(
     copied: dict[str, bytes], part: str, says: str
 ) -> None:
     objects, key = store(copied), keys_of(copied)[0]
@@ -158,7 +158,7 @@ def test_L2_a_damaged_part_is_named_with_its_position_and_not_believed(
     assert of_kind(entries, "record") == of_kind(dump(store(copied), key, records=True)[0], "record")
 
 
-def test_L2_a_damaged_batch_is_shown_as_wrong_and_those_behind_it_as_they_are(copied: dict[str, bytes]) -> None:
+def test_a_damaged_batch_is_shown_as_wrong_and_those_behind_it_as_they_are(copied: dict[str, bytes]) -> None:
     objects, key = store(copied), keys_of(copied)[2]
     harm(objects, key, 100)
     entries, damaged = dump(objects, key)
@@ -175,7 +175,7 @@ def test_L2_a_damaged_batch_is_shown_as_wrong_and_those_behind_it_as_they_are(co
 @pytest.mark.parametrize(
     ("cut", "says"), [(1, "does not end as a segment does"), (700, "does not end"), (10**9, "does not end")]
 )
-def test_L2_an_object_that_was_cut_off_shows_the_batches_that_it_has(
+def test_an_object_that_was_cut_off_shows_the_batches_that_it_has(
     copied: dict[str, bytes], cut: int, says: str
 ) -> None:
     objects, key = store(copied), keys_of(copied)[2]
@@ -200,7 +200,7 @@ def test_L2_an_object_that_was_cut_off_shows_the_batches_that_it_has(
         (b'{"version":1', b'{"version":[', "its description can't be read"),
     ],
 )
-def test_L2_a_description_that_can_t_be_is_damage(copied: dict[str, bytes], old: bytes, new: bytes, says: str) -> None:
+def test_a_description_that_can_t_be_is_damage(copied: dict[str, bytes], old: bytes, new: bytes, says: str) -> None:
     objects, key = store(copied), keys_of(copied)[2]
     data = copied[key].replace(old, new)
     size = int.from_bytes(copied[key][-12:-8]) + len(new) - len(old)
