@@ -49,7 +49,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
     "token": "Create, list, renew and expire delegation tokens, which programs log in with as their owner.",
     "acl": "Add, list and remove ACLs: who may do what with which topics, groups and transactional ids.",
     "quota": "Set, list and remove client quotas: how much of each node a user, client id or address may take.",
-    "log": "Print and check the files of a node's data directory. No node is needed.",
+    "log": "Print and check the files of a node's data directory, or of a remote storage. No node is needed.",
     "metadata": "Move the metadata of a node to a database that other nodes can use.",
     "health": "Ask a node once whether it is ready, and answer by the exit code: for containers and service managers.",
     "bench": "Measure how fast a node, or a Kafka broker, takes and returns records.",

@@ -99,7 +99,8 @@ class Prepared:
     def assert_read(self, values: list[str]) -> None:
         """Both clients find these values and no others, each once.
 
-        The commit of what was there before returned at its decision: its last markers may be left to another coordinator.
+        The commit of what was there before returned at its decision: its last markers may be left to another
+        coordinator.
         """
         wait_for(lambda: self._state(self._before) == "CompleteCommit", f"{self._before} is complete")
         assert read_by_semel(self._nodes.bootstrap, self.topic, PARTITIONS) == sorted(values)
