@@ -100,7 +100,9 @@ class ClusterChanges:
             self.isr_shrinks += not set(before.isr) <= set(after.isr)
             self.isr_expansions += not set(after.isr) <= set(before.isr)
         if after.leader not in (before.leader, NO_LEADER) and self._metadata.controller_epoch >= 0:
-            if after.leader in before.isr or after.leader in before.elr:
+            topic = self._image.topic_by_id(change.topic_id)
+            has_all = topic is not None and topic.is_diskless
+            if has_all or after.leader in before.isr or after.leader in before.elr:
                 self.elections += 1
             else:
                 self.unclean_elections += 1

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from semel.broker.cluster_changes import ClusterChanges
+from semel.broker.controller.diskless import leaders_spread
 from semel.broker.controller.elections import nodes_fenced, nodes_unfenced
 from semel.broker.controller.membership import alive_nodes, cordoned_nodes, full_nodes, stopping_nodes
 from semel.broker.controller.moves import completed_moves
@@ -145,6 +146,11 @@ class ClusterDuties:
         if found:
             await self._metadata.change(lambda image: preferred_elections(image, found), as_controller=True)
             _log.info("%s led by the preferred replica again", counted(len(found), "partition is", "partitions are"))
+        if leaders_spread(self._metadata.image, stopping=stopping_nodes(self._metadata.image)):
+            await self._metadata.change(
+                lambda image: leaders_spread(image, stopping=stopping_nodes(image)), as_controller=True
+            )
+            _log.info("leaders of diskless partitions were spread over all nodes")
         if len(found) < ELECTIONS_MAX:
             self._leaders_checked_s = now_s
 
@@ -213,7 +219,7 @@ class ClusterDuties:
             (TRANSACTIONS_TOPIC, config.transaction_state_log_replication_factor),
         ):
             topic = image.topic(name)
-            if topic is None or any(one.is_moving for one in topic.partitions):
+            if topic is None or topic.is_diskless or any(one.is_moving for one in topic.partitions):
                 continue  # an operator is at it
             if min(len(one.replicas) for one in topic.partitions) < min(factor, len(nodes)):
                 changes += with_more_replicas(image, topic, factor, nodes)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from semel.broker.handlers.topics.rules import topic_log_config
 from semel.broker.logs.manager import LogManager, NewPartition
 from semel.broker.logs.offline import OfflineLog
+from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import (
     BrokerRegistered,
     Change,
@@ -187,7 +188,8 @@ class MetadataFollower:
         vanished = [
             one
             for one in self._missing(image)
-            if (self._logs.was_made(one.tp, one.topic_id) or self._logs.was_moved(one.tp, one.topic_id))
+            if not one.log_config.diskless_enable
+            and (self._logs.was_made(one.tp, one.topic_id) or self._logs.was_moved(one.tp, one.topic_id))
             and not self._is_shared(image.partition(one.tp))
         ]
         for tp in accepted:
@@ -209,7 +211,9 @@ class MetadataFollower:
         missing = [
             str(one.tp)
             for one in self._missing(image)
-            if not self._logs.has_directory(one.tp) and not self._is_shared(image.partition(one.tp))
+            if not one.log_config.diskless_enable
+            and not self._logs.has_directory(one.tp)
+            and not self._is_shared(image.partition(one.tp))
         ]
         if missing:
             _log.warning(
@@ -279,16 +283,27 @@ class MetadataFollower:
                 self._coordinators.give_up(tp)
         await self._replicas.take_parts(tps, image)
         for tp in internal:
-            partition = self._logs.partition(tp)
-            if partition is not None and partition.leader is not None:
-                self._coordinators.lead(tp, partition.leader_epoch)
+            self.begin_to_coordinate(tp)
+
+    def begin_to_coordinate(self, tp: TopicPartition) -> None:
+        """Coordinate what lives on a partition, where it is led here and all of its log is here: that of a diskless
+        topic is once it was read.
+        """
+        partition = self._logs.partition(tp)
+        if tp.topic in INTERNAL_TOPICS and partition is not None and _has_all(partition):
+            self._coordinators.lead(tp, partition.leader_epoch)
+
+    def stop_coordinating(self, tp: TopicPartition) -> None:
+        """Give up what lives on a partition, whose log is about to be read again."""
+        if tp.topic in INTERNAL_TOPICS:
+            self._coordinators.give_up(tp)
 
     def _begin_to_coordinate(self, topic: TopicImage) -> None:
         """Coordinate what is led here by now. Where the log is offline, callers are told so."""
         for number, state in enumerate(topic.partitions):
             tp = TopicPartition(topic.name, number)
             partition = self._logs.partition(tp)
-            if state.leader == self._config().node_id and (partition is None or partition.leader is not None):
+            if state.leader == self._config().node_id and (partition is None or _has_all(partition)):
                 self._coordinators.lead(tp, state.leader_epoch)
 
     def _new_here(self, tps: Iterable[TopicPartition], image: MetadataImage) -> list[tuple[TopicImage, int]]:
@@ -382,6 +397,11 @@ class MetadataFollower:
 
     def _update_config(self, topic: TopicImage) -> None:
         self._logs.update_config(topic.name, topic_log_config(self._config(), topic.configs))
+
+
+def _has_all(partition: Partition) -> bool:
+    is_read = not partition.config.diskless_enable or (partition.tier is not None and partition.tier.is_known)
+    return partition.leader is not None and is_read
 
 
 def _still_there(image: MetadataImage, topic_id: TopicId, first: int) -> list[tuple[TopicImage, int]]:

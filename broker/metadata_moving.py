@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from semel.broker.logs.data_folder import NODE_LOCK_FILE
 from semel.broker.metadata.chain import Position
 from semel.broker.metadata.store import METADATA_FILE, MetadataStore, sqlite_url
-from semel.broker.metadata.tables import CHANGES, NODES, REMOTE_LOGS, REMOTE_SEGMENTS, REMOTE_TABLES, SNAPSHOTS
+from semel.broker.metadata.tables import CHANGES, NODES, REMOTE_TABLES, SNAPSHOTS
 from semel.protocol.errors import UsageError
 from semel.runtime.storage import Storage
 
@@ -90,7 +90,8 @@ def _copy(source: _Copy, target: _Copy) -> Position:
         raise UsageError(
             f"the database {target.location} has metadata of the cluster {there.cluster_id}: name an empty one"
         )
-    target.take_over({table: source.rows(table) for table in (CHANGES, SNAPSHOTS, NODES, REMOTE_LOGS, REMOTE_SEGMENTS)})
+    tables = (CHANGES, SNAPSHOTS, NODES, *REMOTE_TABLES.tables.values())
+    target.take_over({table: source.rows(table) for table in tables})
     if target.load().position != image.position:
         raise UsageError(f"the copy in {target.location} is not what {source.location} has: empty it, and try again")
     return image.position

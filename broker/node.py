@@ -33,6 +33,7 @@ from semel.broker.config.sources import (
 )
 from semel.broker.coordinators import Coordinators
 from semel.broker.directory_lock import DirectoryLock
+from semel.broker.diskless.setup import RemoteDatabase, make_remote
 from semel.broker.former_runs import RUNS_FILE, FormerRuns
 from semel.broker.handlers.delegation_tokens import remove_expired
 from semel.broker.handlers.fetch.handler import FetchHandler
@@ -97,7 +98,6 @@ from semel.broker.start_errors import (
 from semel.broker.telemetry.tracing import NodeTracing
 from semel.broker.tiers.no_store import NoStore
 from semel.broker.tiers.object_store import ObjectStore
-from semel.broker.tiers.setup import make_tier
 from semel.broker.tiers.tier import Tier
 from semel.broker.told_addresses import check_may_name_listeners, named_endpoints, told_endpoints, told_peers
 from semel.broker.users.tokens import Tokens, tokens_of
@@ -156,10 +156,12 @@ class Node:
         interceptor: Interceptor | None = None,
         metadata_store: MetadataStore | None = None,
         object_store: ObjectStore | None = None,
+        remote_database: RemoteDatabase | None = None,
     ) -> None:
         self._configured = loaded
         self._metadata_store = metadata_store
         self._object_store = object_store
+        self._remote_database = remote_database
         self._interceptor = interceptor
         self._accept_data_loss = accept_data_loss
         self._may_join = may_join
@@ -227,6 +229,7 @@ class Node:
         interceptor: Interceptor | None = None,
         metadata_store: MetadataStore | None = None,
         object_store: ObjectStore | None = None,
+        remote_database: RemoteDatabase | None = None,
     ) -> Node:
         """Start a node and return it when its `listeners` accept.
 
@@ -237,8 +240,8 @@ class Node:
         known offsets. With `accept_metadata_loss` it starts though the metadata lacks changes that it has applied, and
         sets aside the logs that the metadata does not know. Without `may_join` it starts only where the metadata has
         its node.id: after it was removed, it does not come back as a new node. `interceptor` stands between the
-        listeners and what answers, for tests of clients. `metadata_store` and `object_store` take the places of those
-        that metadata.url and remote.storage.url name, for simulations.
+        listeners and what answers, for tests of clients. `metadata_store`, `object_store` and `remote_database` take
+        the places of what metadata.url and remote.storage.url name, for simulations.
         Raises `ConfigError` and `NodeStartError`, and leaves nothing behind.
         """
         warn_if_interpreted()
@@ -256,6 +259,7 @@ class Node:
             interceptor=interceptor,
             metadata_store=metadata_store,
             object_store=object_store,
+            remote_database=remote_database,
         )
         try:
             await node._take_addresses_and_folder(listeners)
@@ -680,14 +684,28 @@ class Node:
             on_failure=self._fail,
             executor=self._executor,
         )
-        self._tier = make_tier(
-            self, self.data_dir, self._take_parts, self._object_store, in_folder=self._metadata_is_in_folder
+        remote = make_remote(
+            self,
+            self.data_dir,
+            self._take_parts,
+            self._object_store,
+            self._remote_database,
+            run=self._incarnation,
+            in_folder=self._metadata_is_in_folder,
         )
-        self._logs.remote_part = NoStore if self._tier is None else self._tier.part_of
+        self._logs.remote_part = NoStore
+        if remote is not None:
+            self._tier, diskless = remote
+            self._logs.remote_part = self._tier.part_of
+            self._logs.diskless_commits = diskless.commits_for
+            diskless.on_ready, diskless.on_lost = self._log_was_read, self._log_is_read_again
         self._logs.on_vanished = self._log_is_gone
         self._logs.before_new = self._history.remembered
         report = self._logs.open(
-            self._log_config, is_only_replica=self._is_only_replica, progress=_Progress(self.clock)
+            self._log_config,
+            is_only_replica=self._is_only_replica,
+            is_diskless=lambda topic_id: (topic := image.topic_by_id(topic_id)) is not None and topic.is_diskless,
+            progress=_Progress(self.clock),
         )
         if not report.clean or report.partitions:
             _log.info("opened the logs: %s", report)
@@ -847,6 +865,14 @@ class Node:
         """Have partitions that were begun again take their parts: who leads them is in the metadata."""
         if self._follower is not None:
             await self._follower.take_parts(list(partitions), self.metadata.image)
+
+    def _log_was_read(self, tp: TopicPartition) -> None:
+        if self._follower is not None:
+            self._follower.begin_to_coordinate(tp)
+
+    def _log_is_read_again(self, tp: TopicPartition) -> None:
+        if self._follower is not None:
+            self._follower.stop_coordinating(tp)
 
     def _log_is_gone(self, partition: Partition) -> None:
         if self._coordinators is not None and self.is_serving:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +40,13 @@ class _Commands(RenamedCommands):
     old_names = MappingProxyType({"grow": "add-partitions"})
 
 
+class _Storage(StrEnum):
+    """Where a topic's records are."""
+
+    DISK = "disk"
+    DISKLESS = "diskless"
+
+
 app = command_app("Create, list, describe, configure and delete topics, and add partitions to them.", cls=_Commands)
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
@@ -63,6 +71,13 @@ def create(
             "--config", "-c", metavar="NAME=VALUE", help="A setting, by Kafka's name. Can be given several times."
         ),
     ] = None,
+    storage: Annotated[
+        _Storage | None,
+        typer.Option(
+            help="Where its records are: on the disks of nodes, or diskless, in the remote storage and the metadata's "
+            "database alone (diskless.enable). Default: as the node's log.diskless.enable says.",
+        ),
+    ] = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Succeed if the topic already exists.")
     ] = False,
@@ -77,6 +92,11 @@ def create(
             "--replication-factor is 1 or more, or -1 for the node's default.replication.factor, not "
             f"{replication_factor}"
         )
+    configs = parse_settings(config or [], "--config")
+    if storage is not None:
+        said = str(storage is _Storage.DISKLESS).lower()
+        if configs.setdefault("diskless.enable", said) != said:
+            raise UsageError(f"--storage {storage.value} contradicts --config diskless.enable: give one of them")
     with open_admin(bootstrap) as admin:
         if if_not_exists and any(topic.name == name for topic in admin.topics()):
             topic = admin.topic(name)
@@ -85,7 +105,7 @@ def create(
                 name,
                 partitions=partitions,
                 replication_factor=replication_factor,
-                configs=parse_settings(config or [], "--config"),
+                configs=configs,
             )
     if as_json:
         print_json(_as_json(topic))

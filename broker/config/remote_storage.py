@@ -35,6 +35,42 @@ class RemoteStorageConfig(PartConfig):
         minimum=100,
         maximum=INT32_MAX,
     )
+    log_diskless_enable: bool = setting(
+        False,
+        "Whether topics are diskless that do not say otherwise when they are created (diskless.enable), those of the "
+        "coordinators, too: then no node has anything on its disk that another one lacks. Needs remote.storage.url. "
+        "Topics that are there already stay as they are.",
+    )
+    diskless_append_commit_interval_ms: int = setting(
+        100,
+        "How long records of diskless topics are gathered before they are written to the remote storage as one "
+        "object. Fewer objects cost less; each record waits longer.",
+        unit="ms",
+        minimum=1,
+        maximum=60_000,
+    )
+    diskless_append_buffer_max_bytes: int = setting(
+        8 << 20,
+        "With so much gathered, an object is written at once.",
+        unit="bytes",
+        minimum=64 << 10,
+        maximum=1 << 30,
+    )
+    diskless_inline_max_bytes: int = setting(
+        16 << 10,
+        "Up to so much of a partition is committed at once in a row of the metadata's database, and needs no object. "
+        "0: everything goes to objects.",
+        unit="bytes",
+        minimum=0,
+        maximum=1 << 20,
+    )
+    diskless_inline_bytes_per_second: int = setting(
+        1 << 20,
+        "How much a node writes to the metadata's database in that way; what is more goes to objects.",
+        unit="bytes",
+        minimum=0,
+        long=True,
+    )
     remote_log_reader_cache_bytes: int = setting(
         128 << 20,
         "How much a node holds in memory of what it has read from the remote storage.",

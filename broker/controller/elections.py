@@ -14,6 +14,7 @@ from collections.abc import Collection, Container, Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from semel.broker.controller.diskless import AnyLeader
 from semel.broker.controller.membership import (
     MIN_ISR_SETTING,
     alive_nodes,
@@ -118,8 +119,12 @@ def nodes_fenced(
     if not fenced:
         return changes
     alive, full = alive_nodes(image) - fenced, full_nodes(image)
+    anybody = AnyLeader(image, alive, out=stopping)
     for topic, number, state in partitions_of(image):
         if state.leader not in fenced and fenced.isdisjoint(state.isr):
+            continue
+        if topic.is_diskless:
+            changes += changed(topic, number, anybody.elected(state))
             continue
         min_isr = min_isr_of(topic, default_min_isr)
         draft = state
@@ -142,8 +147,11 @@ def nodes_unfenced(
     if not returned:
         return changes
     alive, full = alive_nodes(image).union(returned), full_nodes(image)
+    anybody = AnyLeader(image, alive, out=stopping)
     for topic, number, state in partitions_of(image):
-        if state.leader == NO_LEADER:
+        if state.leader == NO_LEADER and topic.is_diskless:
+            changes += changed(topic, number, anybody.elected(state))
+        elif state.leader == NO_LEADER:
             draft = led(state, alive, min_isr=min_isr_of(topic, default_min_isr), stopping=stopping, full=full)
             changes += changed(topic, number, follows(state, draft))
     return changes
@@ -174,8 +182,13 @@ def node_registered(
     lost = emptied or ({node_id} if is_older_copy or lost_records(former, registration) else set())
     alive, full = alive_nodes(image) | {node_id}, full_nodes(image) - {node_id}
     others_stopping = set(stopping) - {node_id}
+    anybody = AnyLeader(image, alive, out=others_stopping)
     changes: list[Change] = []
     for topic, number, state in partitions_of(image):
+        if topic.is_diskless and (state.leader == NO_LEADER or node_id in state.replicas):
+            # Also where it is elected again: it has to read again what was committed.
+            changes += changed(topic, number, anybody.elected(state))
+            continue
         if node_id not in state.replicas:
             continue
         min_isr = min_isr_of(topic, default_min_isr)

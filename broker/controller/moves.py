@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
+from semel.broker.controller.diskless import led_by
 from semel.broker.controller.elections import led
 from semel.broker.controller.membership import (
     alive_nodes,
@@ -25,7 +26,7 @@ from semel.broker.controller.membership import (
     with_isr,
 )
 from semel.broker.metadata.changes import MOVES_VERSION, Change, PartitionChanged, PartitionState
-from semel.broker.metadata.image import MetadataImage
+from semel.broker.metadata.image import MetadataImage, TopicImage
 from semel.protocol.errors import ErrorCode, FatalError, UsageError
 from semel.protocol.ids import NO_LEADER, TopicPartition
 
@@ -57,6 +58,8 @@ def begin_move(
             f"{tp} has {len(before)} replicas, and {len(replicas)} were asked for though their number is not to change",
             ErrorCode.INVALID_REPLICATION_FACTOR,
         )
+    if topic.is_diskless:
+        return _move_diskless(image, tp, topic, state, replicas, stopping)
     merged = (*replicas, *(each for each in state.replicas if each not in replicas))
     draft = replace(
         state,
@@ -138,6 +141,28 @@ def completed_moves(image: MetadataImage, *, default_min_isr: int, stopping: Col
             draft = completed(state, image, min_isr=min_isr_of(topic, default_min_isr), stopping=stopping)
             changes += changed(topic, number, follows(state, draft))
     return changes
+
+
+def _move_diskless(
+    image: MetadataImage,
+    tp: TopicPartition,
+    topic: TopicImage,
+    state: PartitionState,
+    replicas: Sequence[int],
+    stopping: Collection[int],
+) -> list[PartitionChanged]:
+    """Return the change by which another node leads a diskless partition, at once: there is nothing to copy."""
+    if len(replicas) != 1:
+        raise UsageError(
+            f"{tp} is diskless and has one replica, on the node that leads it: name one node, not {len(replicas)}",
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+        )
+    (leader,) = replicas
+    if leader == state.leader:
+        return []
+    if leader not in alive_nodes(image) or leader in stopping:
+        raise _refusal(f"{tp} can't be led by node {leader}, which is not alive, or stops")
+    return changed(topic, tp.partition, follows(state, led_by(leader, state)))
 
 
 def _check_nodes(image: MetadataImage, tp: TopicPartition, state: PartitionState, replicas: Sequence[int]) -> None:

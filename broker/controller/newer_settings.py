@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from semel.broker.metadata.changes import REMOTE_STORAGE_VERSION, THROTTLES_VERSION
+from semel.broker.metadata.changes import DISKLESS_VERSION, REMOTE_STORAGE_VERSION, THROTTLES_VERSION
 from semel.broker.metadata.image import MetadataImage
 from semel.protocol.errors import ErrorCode, FatalError
 
@@ -20,6 +20,7 @@ SINCE: Final[Mapping[str, int]] = MappingProxyType(
         **dict.fromkeys(
             ("remote.storage.enable", "local.retention.ms", "local.retention.bytes"), REMOTE_STORAGE_VERSION
         ),
+        "diskless.enable": DISKLESS_VERSION,
         **dict.fromkeys(("log.local.retention.ms", "log.local.retention.bytes"), REMOTE_STORAGE_VERSION),
     }
 )

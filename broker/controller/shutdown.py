@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from semel.broker.controller.diskless import AnyLeader
 from semel.broker.controller.elections import led
 from semel.broker.controller.membership import (
     alive_nodes,
@@ -44,9 +45,13 @@ def step_down(image: MetadataImage, node_id: int, *, default_min_isr: int, stopp
     """
     out = {*stopping, node_id}
     alive, full = alive_nodes(image), full_nodes(image)
+    anybody = AnyLeader(image, alive, out=out)
     changes: list[Change] = []
     waiting: list[TopicPartition] = []
     for topic, number, state in partitions_of(image):
+        if topic.is_diskless and state.leader == node_id and anybody.loads:
+            changes += changed(topic, number, anybody.elected(state))
+            continue
         if node_id not in state.isr or len(state.replicas) == 1:
             continue
         min_isr = min_isr_of(topic, default_min_isr)

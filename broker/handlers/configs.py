@@ -22,7 +22,14 @@ from semel.broker.controller.membership import CORDONED_SETTING, MIN_ISR_SETTING
 from semel.broker.controller.newer_settings import check_all_know
 from semel.broker.handlers.topics.rules import check_topic_configs
 from semel.broker.metadata.changes import Change, ConfigsChanged
-from semel.broker.metadata.image import ALL_NODES_ID, BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, TopicImage
+from semel.broker.metadata.image import (
+    ALL_NODES_ID,
+    BROKER_RESOURCE,
+    DISKLESS_SETTING,
+    TOPIC_RESOURCE,
+    MetadataImage,
+    TopicImage,
+)
 from semel.broker.services import Services
 from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ConfigEntry, ConfigSynonym, ResourceType
 from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
@@ -216,6 +223,12 @@ def _check_topic_change(node: Services, topic: TopicImage, values: Mapping[str, 
         raise UsageError(
             f"{_REMOTE_SETTING} of {topic.name} can't be taken back: its oldest records are in the remote storage "
             "alone. To have new ones on the disk, too, raise local.retention.ms; to be rid of it, use another topic",
+            ErrorCode.INVALID_CONFIG,
+        )
+    if DISKLESS_SETTING in values and _is_true(values[DISKLESS_SETTING]) != topic.is_diskless:
+        raise UsageError(
+            f"{DISKLESS_SETTING} of {topic.name} can't be changed: a topic is diskless from its creation on, or never. "
+            "Create another topic, and copy what is to be kept",
             ErrorCode.INVALID_CONFIG,
         )
     check_topic_configs(node.config, {name: value for name, value in merged.items() if value is not None})

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
+from semel.broker.diskless.rows import DisklessRows
+from semel.broker.inspection.entries_check import EntriesCheck
 from semel.broker.inspection.findings import Check, Findings, Severity
 from semel.broker.inspection.metadata_copy import copied
 from semel.broker.metadata.image import MetadataImage
@@ -45,10 +47,12 @@ def check_remote(
     """
     store = open_store(remote_storage, timeout_ms=_TIMEOUT_MS, creates=False)
     with ExitStack() as stack:
-        rows = RemoteRows(metadata_url or sqlite_url(stack.enter_context(copied(metadata_file))))
-        stack.callback(rows.close)
-        stack.callback(store.close)
-        return RemoteCheck(store, rows, image, findings, progress).run()
+        url = metadata_url or sqlite_url(stack.enter_context(copied(metadata_file)))
+        rows, diskless = RemoteRows(url), DisklessRows(url)
+        for part in (rows, diskless, store):
+            stack.callback(part.close)
+        entries = EntriesCheck(store, diskless, findings)
+        return RemoteCheck(store, rows, entries, image, findings, progress).run()
 
 
 @dataclass(slots=True)
@@ -56,6 +60,8 @@ class RemoteReport:
     """What was looked at."""
 
     segments: int = 0
+    entries: int = 0
+    """Of diskless topics: what is in no segment yet."""
     records: int = 0
     size_bytes: int = 0
 
@@ -67,12 +73,14 @@ class RemoteCheck:
         self,
         store: ObjectStore,
         rows: RemoteRows,
+        entries: EntriesCheck,
         image: MetadataImage,
         findings: Findings,
         progress: Callable[[str, int, int], None],
     ) -> None:
         self._store = store
         self._rows = rows
+        self._entries = entries
         self._image = image
         self._findings = findings
         self._progress = progress
@@ -86,13 +94,18 @@ class RemoteCheck:
         return self._report
 
     async def _run(self) -> None:
-        known = self._rows.object_keys()  # before the list: who copies notes the key first
+        known = (
+            self._rows.object_keys() | self._entries.object_keys()
+        )  # before the list: who copies notes the key first
         await self._list(known)
-        logs = {
-            TopicPartition(topic.name, number): self._rows.load((topic.topic_id, number))
-            for topic in self._image.topics.values()
-            for number in range(len(topic.partitions))
-        }
+        logs: dict[TopicPartition, RemoteLog] = {}
+        for topic in self._image.topics.values():
+            for number in range(len(topic.partitions)):
+                tp = TopicPartition(topic.name, number)
+                log = logs[tp] = self._rows.load((topic.topic_id, number))
+                if topic.is_diskless:
+                    await self._entries.check(tp, topic.topic_id, log)
+        self._report.entries = self._entries.entries
         total_bytes = sum(log.size_bytes for log in logs.values())
         for tp, log in logs.items():
             self._check_rows(tp, log)
@@ -110,13 +123,14 @@ class RemoteCheck:
                 self._report.size_bytes += segment.size_bytes
 
     def _check_rows(self, tp: TopicPartition, log: RemoteLog) -> None:
-        follows = log.first_offset
-        for segment in log.segments:
+        needed = [one for one in log.segments if one.end_offset > log.start_offset]  # the last one may stay besides
+        follows = needed[0].start_offset if needed else log.first_offset
+        for segment in needed:
             if segment.start_offset != follows:
                 what = f"it begins at {segment.start_offset}, and the one before ends at {follows}"
                 self._add(Severity.ERROR, segment, what)
             follows = segment.end_offset
-        if log.segments and follows != log.end_offset:
+        if needed and follows != log.end_offset:
             self._findings.add(
                 Severity.ERROR, Check.REMOTE, str(tp),
                 f"its last segment ends at {follows}, and the remote storage should have all up to {log.end_offset}",

@@ -75,7 +75,12 @@ def print_report(report: Report) -> None:
     print(f"{counted(len(report.logs), 'partition')}, {sizes}, {opened}")
     if report.remote is not None:
         there = f"{counted(report.remote.records, 'record')}, {report.remote.size_bytes / 1e6:,.1f} MB"
-        print(f"in the remote storage: {counted(report.remote.segments, 'segment')}, {there}")
+        entries = (
+            f", {counted(report.remote.entries, 'entry', 'entries')} of diskless topics"
+            if report.remote.entries
+            else ""
+        )
+        print(f"in the remote storage: {counted(report.remote.segments, 'segment')}{entries}, {there}")
     if report.start:
         print(f"a start would say: {report.start}")
     notes = 0

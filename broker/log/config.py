@@ -18,6 +18,8 @@ UNLIMITED: Final = -1
 """A retention without a limit."""
 AS_THE_WHOLE: Final = -2
 """A local retention that is the same as the whole one."""
+DISKLESS_LOCAL_BYTES: Final = 16 << 20
+"""So much of a diskless partition is kept on its leader's disk, where local.retention.bytes says nothing else."""
 
 
 class AppendOrigin(Enum):
@@ -262,6 +264,12 @@ class TopicOnlySettings(PartConfig):
         "disk then (KIP-405). It can't be taken back, and not together with cleanup.policy=compact.",
         dynamic=True,
     )
+    diskless_enable: bool = setting(
+        False,
+        "Whether the topic's records are in the remote storage and the metadata's database alone: acknowledged once "
+        "they are there, with one replica, which any node can take over at once (KIP-1163). Needs remote.storage.url. "
+        "Said when the topic is created; log.diskless.enable is its default then.",
+    )
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
         (),
         "Replicas that are sent no faster than leader.replication.throttled.rate to others that are not in sync. Each "
@@ -292,6 +300,7 @@ class LogConfig:
     retention_bytes: int = LogDefaults.log_retention_bytes
     """For one partition. -1: no limit."""
     remote_storage_enable: bool = TopicOnlySettings.remote_storage_enable
+    diskless_enable: bool = TopicOnlySettings.diskless_enable
     local_retention_ms: int = LogDefaults.log_local_retention_ms
     """-1: no limit. -2: `retention_ms`."""
     local_retention_bytes: int = LogDefaults.log_local_retention_bytes
@@ -315,6 +324,10 @@ class LogConfig:
     follower_replication_throttled_replicas: ThrottledReplicas = NO_REPLICAS
 
     # Worked out once, because every append asks.
+    has_remote: bool = field(init=False, repr=False, compare=False)
+    """Whether closed segments are copied to the remote storage."""
+    leaves_disk: bool = field(init=False, repr=False, compare=False)
+    """Whether what is copied may leave the disk. What is compacted is read again and again, and stays."""
     is_compacted: bool = field(init=False, repr=False, compare=False)
     is_deleted: bool = field(init=False, repr=False, compare=False)
     roll_ms: int = field(init=False, repr=False, compare=False)
@@ -326,7 +339,10 @@ class LogConfig:
 
     def __post_init__(self) -> None:
         compacted = CleanupPolicy.COMPACT in self.cleanup_policy
+        has_remote = self.remote_storage_enable or self.diskless_enable
         derived = {
+            "has_remote": has_remote,
+            "leaves_disk": has_remote and not compacted,
             "is_compacted": compacted,
             "is_deleted": CleanupPolicy.DELETE in self.cleanup_policy,
             "roll_ms": min(self.segment_ms, self.max_compaction_lag_ms) if compacted else self.segment_ms,
@@ -347,10 +363,10 @@ class LogConfig:
                 )
         self._check_local_retention("ms", self.local_retention_ms, self.retention_ms)
         self._check_local_retention("bytes", self.local_retention_bytes, self.retention_bytes)
-        if self.remote_storage_enable and compacted:
+        if self.remote_storage_enable and compacted and not self.diskless_enable:
             raise UsageError(
                 "remote.storage.enable=true does not go together with cleanup.policy=compact: what is compacted stays "
-                "on the disk",
+                "on the disk. Diskless topics can be compacted (diskless.enable=true)",
                 ErrorCode.INVALID_CONFIG,
             )
         if self.max_compaction_lag_ms < self.min_compaction_lag_ms:
@@ -377,7 +393,13 @@ class LogConfig:
     @property
     def kept_locally_bytes(self) -> int:
         """How much of a partition stays on the disk of what is in the remote storage, too. -1: no limit."""
-        return self.retention_bytes if self.local_retention_bytes == AS_THE_WHOLE else self.local_retention_bytes
+        if self.local_retention_bytes != AS_THE_WHOLE:
+            return self.local_retention_bytes
+        if self.diskless_enable:
+            return (
+                min(DISKLESS_LOCAL_BYTES, self.retention_bytes) if self.retention_bytes >= 0 else DISKLESS_LOCAL_BYTES
+            )
+        return self.retention_bytes
 
     @classmethod
     def from_kafka(cls, configs: Mapping[str, str], base: LogConfig | None = None) -> LogConfig:

@@ -833,7 +833,7 @@ class PartitionLog:
             high_watermark=high_watermark,
             recovery_point=local.recovery_point,
             is_led_here=is_led_here,
-            tiered_end=self.tiered_end if self.config.remote_storage_enable else None,
+            tiered_end=self.tiered_end if self.config.leaves_disk else None,
             tiered_start=self.tiered_start,
         )
         try:
@@ -850,7 +850,7 @@ class PartitionLog:
             if due:
                 if len(self.producer_state):
                     local.keep_snapshot(local.end_of(due[-1]))
-                if not self.config.remote_storage_enable:
+                if not self.config.leaves_disk:
                     self.delete_records(local.end_of(due[-1]))
                 local.discard(due, now_ms)
             local.remove_deleted(now_ms)

@@ -156,7 +156,7 @@ class LogLoader:
         self._created |= self._directory.tidy_up()
         self._segments = self._open_segments()
         # What is not in the files of a log with remote storage is there: its leader looks it up.
-        if self._start_is_final and len(self._segments) and not self._config.remote_storage_enable:
+        if self._start_is_final and len(self._segments) and not self._config.has_remote:
             self._check_first_segment(self._segments.first.base_offset)
         self._snapshots = SnapshotFiles(self._storage, self._folder, self._directory.offsets_with(SNAPSHOT_SUFFIX))
         self._producers = ProducerState(self._tp)
@@ -187,7 +187,7 @@ class LogLoader:
             self._storage.sync_folder(self._folder)
         self._losses.say_lost()
         start = first = max(self._log_start_offset, self._segments.first.base_offset)
-        if self._config.remote_storage_enable and self._start_is_noted:
+        if self._config.has_remote and self._start_is_noted:
             start = self._log_start_offset
         self._epochs.truncate_from_end(end)
         self._epochs.truncate_from_start(start, end)

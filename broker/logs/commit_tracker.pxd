@@ -18,4 +18,5 @@ cdef class CommitTracker:
 
     cpdef object check_room(self, Py_ssize_t size)
     cpdef object check_journal(self, Py_ssize_t bytes_max=*)
+    cpdef object note_dirty(self, object partition, object buffers)
     cpdef object appended(self, object partition, Py_ssize_t end_before, Py_ssize_t next_offset, object buffers)

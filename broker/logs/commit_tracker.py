@@ -141,15 +141,9 @@ class CommitTracker:
 
         end_before, next_offset: where the log ended before that, and ends now
         """
-        self.dirty[partition] = None
         if self.failures.last:
             self.failures.succeeded()
-        for buffer in buffers:
-            self.dirty_bytes += len(buffer)
-        if self.dirty_bytes >= self.flush_bytes and not self.flush_wanted:
-            self.flush_wanted = True
-            if self._on_flush_wanted is not None:
-                self._on_flush_wanted()
+        self.note_dirty(partition, buffers)
         journal = self.journal
         if journal is None:
             partition.made_durable(next_offset)
@@ -160,6 +154,16 @@ class CommitTracker:
         self._pending.append((position, partition, next_offset))
         if position <= journal.durable_position:
             self._durable(journal.durable_position)
+
+    def note_dirty(self, partition: Tracked, buffers: Sequence[Buffer]) -> None:
+        """Note what is to be flushed, and have that done where it is much by now."""
+        self.dirty[partition] = None
+        for buffer in buffers:
+            self.dirty_bytes += len(buffer)
+        if self.dirty_bytes >= self.flush_bytes and not self.flush_wanted:
+            self.flush_wanted = True
+            if self._on_flush_wanted is not None:
+                self._on_flush_wanted()
 
     def flush_begins(self) -> list[Any]:
         """Return the partitions that are dirty, and count again what is appended from here on."""

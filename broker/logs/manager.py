@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import errno
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from semel.broker.log.config import LogConfig
+from semel.broker.log.config import AppendOrigin, LogConfig
 from semel.broker.log.disk_errors import is_full, remedy
 from semel.broker.log.epochs_file import EpochsWrite
 from semel.broker.log.journal import Journal, JournalStatistics
@@ -45,7 +45,7 @@ from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, error_for
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id
 from semel.runtime.clock import Clock
-from semel.runtime.storage import Storage
+from semel.runtime.storage import Buffer, Storage
 from semel.runtime.telemetry.buckets import Buckets
 from semel.runtime.threads import Threads
 from semel.runtime.turns import Turns, in_turns
@@ -59,6 +59,14 @@ _MAKERS: Final = 8
 _NAMED_MAX: Final = 5
 _FLUSHED_ALONE_MAX: Final = 32
 """Fewer logs than these are flushed one after the other after a recovery: threads would cost more than they bring."""
+
+
+class _NotFilledError(Exception):
+    """What a log was to begin with could not be had, and why. The log is there, empty."""
+
+    def __init__(self, reason: SemelError | OSError) -> None:
+        super().__init__()
+        self.reason = reason
 
 
 class NewPartition(NamedTuple):
@@ -87,6 +95,14 @@ class LogStatistics:
     folders_to_delete: int
     compactions: int
     journal: JournalStatistics | None
+
+
+def _pass_over(tp: TopicPartition, error: Exception) -> None:
+    """Whoever opens it finds the error, too."""
+
+
+def _as_others(commits: CommitTracker) -> CommitTracker:
+    return commits
 
 
 async def _nothing() -> None:
@@ -133,6 +149,7 @@ class LogManager:
         self._partitions: dict[TopicPartition, Partition] = {}
         self.space = DiskSpace(storage, self.folder.path, self.config.disk_min_free_bytes)
         self._commits: CommitTracker = CommitTracker(None)
+        self._diskless_commits = self._commits
         self._opener = LogOpener(storage, self.folder, clock, self.config)
         self._opener.producer_ids.count = self._count_producer_ids
         self._bringing_back = asyncio.Lock()
@@ -153,6 +170,8 @@ class LogManager:
         """Gives a partition of a topic with remote.storage.enable what it asks of the remote storage."""
         self.on_vanished: Callable[[Partition], None] = lambda partition: None
         """Is called with each partition that went offline because its directory is gone."""
+        self.diskless_commits: Callable[[CommitTracker], CommitTracker] = _as_others
+        """Gives what tracks the appends of diskless partitions, from what tracks those of others."""
         self.before_new: Callable[[], Awaitable[None]] = _nothing
         """Is waited for before partitions are made. Where it raises `OSError`, they are not made."""
         self._failed = False
@@ -213,14 +232,16 @@ class LogManager:
         log_config: Callable[[TopicPartition, TopicId], LogConfig] = lambda tp, topic_id: LogConfig(),
         *,
         is_only_replica: Callable[[TopicPartition, TopicId], bool] = lambda tp, topic_id: True,
+        is_diskless: Callable[[TopicId], bool] = lambda topic_id: False,
         progress: Callable[[int, int, TopicPartition], None] | None = None,
     ) -> RecoveryReport:
         """Lock the folder, open all logs in it and recover what a crash left.
 
         `log_config` gives each partition's settings; `progress(done, total, tp)` is called after each log's opening.
         `is_only_replica` says where nobody else has the partition, now and whenever one is made: it leads. Others have
-        no part until they are told. A log that can't be opened is in `offline`. Raises `SemelError` where another
-        process holds the folder, it belongs to another node, or the journal cannot be read; and `OSError`.
+        no part until they are told. What is there of diskless topics is deleted: it is read again from where it was
+        committed, if this node still leads it. A log that can't be opened is in `offline`. Raises `SemelError` where
+        another process holds the folder, it belongs to another node, or the journal cannot be read; and `OSError`.
         """
         assert not self._open, "the logs are open already"
         self._opener.log_config = log_config
@@ -228,7 +249,7 @@ class LogManager:
         self.folder.take(*self._owner)
         try:
             self.space.refresh()
-            self._open_all(progress)
+            self._open_all(progress, is_diskless)
         except BaseException as error:
             if isinstance(error, (SemelError, OSError)):
                 self._opener.kept.abandon()
@@ -240,7 +261,11 @@ class LogManager:
         self.last_unclean = update_note(self._storage, note, self.recovery, self.opened_ms)
         return self.recovery
 
-    def _open_all(self, progress: Callable[[int, int, TopicPartition], None] | None) -> None:
+    def _open_all(
+        self,
+        progress: Callable[[int, int, TopicPartition], None] | None,
+        is_diskless: Callable[[TopicId], bool],
+    ) -> None:
         journal = self._journal = Journal.open(
             self._storage,
             self.folder.file(JOURNAL_FOLDER),
@@ -250,9 +275,13 @@ class LogManager:
             executor=self._executor,
         )
         clean = self.folder.take_clean_mark() and journal.is_empty
+        former = [one for one in self.folder.find_logs(_pass_over) if is_diskless(one[1])]
+        for tp, _ in former:
+            self.folder.drop_log_folder(tp)
         deleted_folders = self.folder.find_deleted()
         cuts = {} if clean else journal.cuts()
         logs = self._opener.open_all(progress, clean=clean, on_loss=self.unreported.lost, cuts=cuts)
+        self.folder.known.remove([(topic_id, tp.partition) for tp, topic_id in former])
         if clean:
             self.recovery = RecoveryReport(clean=True, partitions=len(logs), damage=damage_of(logs.values()))
             self._note_findings(logs)
@@ -288,6 +317,7 @@ class LogManager:
             flush_bytes=self.config.journal_flush_bytes,
             on_flush_wanted=self.maintenance.wake_up,
         )
+        self._diskless_commits = self.diskless_commits(self._commits)
         for log in logs.values():
             self._add(log)
         self.maintenance.opened(self._commits, deleted_folders)
@@ -401,7 +431,8 @@ class LogManager:
                 await self.before_new()
         except OSError as error:
             failures.update((one.tp, error) for one in new)
-        if moved := [one for one in new if self.was_moved(one.tp, one.topic_id) and one.tp not in failures]:
+        moved = [one for one in new if self.was_moved(one.tp, one.topic_id) and one.tp not in failures]
+        if any(not one.log_config.diskless_enable for one in moved):
             try:
                 await self._forget_former_lives()
             except (SemelError, OSError) as error:
@@ -500,7 +531,7 @@ class LogManager:
             committed = min(committed, lost)  # what is behind it may have to be cut
         partition = Partition(
             log,
-            self._commits,
+            self._diskless_commits if log.config.diskless_enable else self._commits,
             self._clock,
             high_watermark=None if self._opener.is_only_replica(log.tp, log.topic_id) else committed,
             on_log_start_moved=self.maintenance.log_start_moved,
@@ -512,7 +543,7 @@ class LogManager:
         return partition
 
     def _attach_tier(self, partition: Partition) -> None:
-        if partition.config.remote_storage_enable and partition.tier is None and self.remote_part is not None:
+        if partition.config.has_remote and partition.tier is None and self.remote_part is not None:
             partition.attach_tier(self.remote_part(partition))
 
     def _before_cut(self, partition: Partition, offset: int) -> None:
@@ -541,19 +572,33 @@ class LogManager:
             await self._restart_at(partition, offset, producers)
             return True
 
-    async def continue_at(self, partition: Partition, offset: int, producers: Collection[PackedEntry]) -> bool:
+    async def continue_at(
+        self,
+        partition: Partition,
+        offset: int,
+        producers: Collection[PackedEntry],
+        batches: AsyncIterator[Buffer | int] | None = None,
+    ) -> bool:
         """Begin a leader's log again at `offset`: up to there the remote storage has it, and this disk has lost it.
 
         producers: what is known of those who had written before the offset
+        batches: committed ones from the offset on, to be appended before anything else; an
+            offset begins a new segment there
         Returns False where it is not there any more, or leads no longer. Fails as `restart_at`.
         """
         async with self._making:
             if self._partitions.get(partition.tp) is not partition or partition.leader is None:
                 return False
-            await self._restart_at(partition, offset, producers)
+            await self._restart_at(partition, offset, producers, batches)
             return True
 
-    async def _restart_at(self, partition: Partition, offset: int, producers: Collection[PackedEntry]) -> None:
+    async def _restart_at(
+        self,
+        partition: Partition,
+        offset: int,
+        producers: Collection[PackedEntry],
+        batches: AsyncIterator[Buffer | int] | None = None,
+    ) -> None:
         wanted = NewPartition(partition.tp, partition.topic_id, partition.config, partition.leader_epoch)
         tp, topic_id = wanted.tp, wanted.topic_id
 
@@ -568,14 +613,40 @@ class LogManager:
             await self._thread.run(make)
             is_made = True
             log = self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config)
+            if batches is not None and (failure := await self._fill(log, batches)) is not None:
+                # It is begun once more, empty, so that it is there to be tried again.
+                self.maintenance.delete_later(self.folder.drop_log_folder(tp), 0)
+                is_made = False
+                await self._thread.run(make)
+                is_made = True
+                log = self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config)
+                self._add_led(log, wanted.leader_epoch)
+                raise _NotFilledError(failure)
             again = self._add_led(log, wanted.leader_epoch)
+            if batches is not None:
+                self._commits.dirty[again] = None  # what was just written is to be flushed like any append
             # Starts that were noted while there was no such log have taken its note away. Its leader waits for that.
             self.maintenance.log_start_moved(again)
+        except _NotFilledError as error:
+            raise error.reason from None
         except (SemelError, OSError) as error:
             has_files = is_made or (not is_gone and self.folder.has_log_name(tp))
             failed = self._opener.failed(tp, topic_id, error, wanted.leader_epoch) if has_files else None
             self._opener.take_offline([failed or self._not_made(wanted, error)])
             raise
+
+    async def _fill(self, log: PartitionLog, batches: AsyncIterator[Buffer | int]) -> SemelError | OSError | None:
+        """Append what was committed before. Returns why it could not be had."""
+        try:
+            async for piece in batches:
+                if not isinstance(piece, int):
+                    log.append(piece, 0, self._clock.now_ms(), AppendOrigin.REPLICATION)
+                elif log.segments.active.size:
+                    log.roll(self._clock.now_ms(), piece)
+        except (SemelError, OSError) as error:
+            log.release_files()
+            return error
+        return None
 
     # --- What was lost ------------------------------------------------------------------------------------------------
 
@@ -641,9 +712,14 @@ class LogManager:
         self._opener.take_offline(
             [
                 OfflineLog(
-                    *(one.tp, one.topic_id, OfflineKind.VANISHED),
+                    one.tp,
+                    one.topic_id,
+                    # What a diskless topic had there is a copy: it is made again, and read again.
+                    OfflineKind.NOT_MADE if one.log_config.diskless_enable else OfflineKind.VANISHED,
                     f"its directory {self.folder.log_folder(one.tp)} had been made, and is gone",
-                    *(now_ms, one.leader_epoch, is_clean(one.tp)),
+                    now_ms,
+                    one.leader_epoch,
+                    is_clean(one.tp),
                 )
                 for one in wanted
             ]
@@ -736,6 +812,7 @@ class LogManager:
             one.tp: NewPartition(one.tp, one.topic_id, self._opener.log_config(one.tp, one.topic_id), one.leader_epoch)
             for one in due
             if one.topic_id is not None and self.was_made(one.tp, one.topic_id) and not self.has_directory(one.tp)
+            if not self._opener.log_config(one.tp, one.topic_id).diskless_enable
         }
         self.take_offline_vanished(list(gone.values()))
         return [one for one in due if one.tp not in gone]

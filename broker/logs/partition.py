@@ -250,6 +250,11 @@ class Partition:
             self._refused = self._not_leading("is looking up what the remote storage has of it; try again shortly")
         tier.look_up()
 
+    def look_up_again(self) -> None:
+        """Serve nobody until it was looked up again what the remote storage has: another node may have led."""
+        if self.tier is not None:
+            self._look_up_tier(self.tier)
+
     def tier_begins_at(self, offset: int, epochs: Sequence[tuple[int, int]]) -> None:
         """Let the log begin where the remote storage does, and have that noted. Raises `SemelError`."""
         self.log.begin_at(offset, epochs)
@@ -664,6 +669,9 @@ class Partition:
         if is_remote and not tier.is_known:  # type: ignore[union-attr]
             raise self._not_looked_up()
         if not log.log_start_offset <= offset <= log.log_end_offset:
+            if tier is not None and offset > log.log_end_offset and not tier.is_end_proven():
+                # Another node may lead, and have that: a consumer must not begin elsewhere for this one's word.
+                raise self._not_leading("may be led by another node by now, which has more; try again shortly")
             raise self._out_of_range(offset)
         committed_only = isolation is IsolationLevel.READ_COMMITTED
         upto = self._last_stable_offset if committed_only else self._high_watermark

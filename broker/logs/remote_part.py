@@ -24,6 +24,10 @@ class RemotePart(Protocol):
         """Look up, in the background, what is there, because others may have changed it. Calls `tier_is_known` then."""
         ...
 
+    def is_end_proven(self) -> bool:
+        """Say whether this node knew a moment ago that no other one leads, and has more. If not, that is looked up."""
+        ...
+
     def read(self, offset: int, max_bytes: int, upto: int, min_one_batch: bool, committed_only: bool) -> LogRange:
         """Return whole batches from the one that holds `offset` on, as `Partition.read` does.
 

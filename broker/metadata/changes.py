@@ -306,7 +306,7 @@ KINDS: Final[Mapping[str, type[Change]]] = {
 }
 _KIND_OF: Final[Mapping[type[Change], str]] = {made: kind for kind, made in KINDS.items()}
 
-METADATA_VERSION: Final = 7
+METADATA_VERSION: Final = 8
 """The newest version of the metadata that this Semel reads and writes.
 
 What an older version would not read is written only where the image's `version` is high enough. So a change of a new
@@ -332,6 +332,8 @@ DELEGATION_TOKENS_VERSION: Final = 6
 """From this version on there are delegation tokens."""
 REMOTE_STORAGE_VERSION: Final = 7
 """From this version on topics may have remote storage: nodes read these settings of topics and nodes."""
+DISKLESS_VERSION: Final = 8
+"""From this version on topics may be diskless: nodes read these settings, and elect any node to lead them."""
 LISTENERS_VERSION: Final = 6
 """From this version on nodes may have several listeners of one protocol, with names."""
 

@@ -66,6 +66,9 @@ _Key = TypeVar("_Key")
 _Item = TypeVar("_Item")
 
 
+DISKLESS_SETTING: Final = "diskless.enable"
+
+
 @dataclass(frozen=True, slots=True)
 class TopicImage:
     name: str
@@ -76,6 +79,11 @@ class TopicImage:
     @property
     def is_internal(self) -> bool:
         return self.name in INTERNAL_TOPICS
+
+    @property
+    def is_diskless(self) -> bool:
+        """Whether no node has its records on the disk alone: any node may lead its partitions (KIP-1163)."""
+        return self.configs.get(DISKLESS_SETTING, "").strip().lower() == "true"
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,38 @@ REMOTE_SEGMENTS: Final = sa.Table(
     sa.Column("changed_at_ms", sa.BigInteger, nullable=False),
     sa.Column("details", sa.Text, nullable=False),
 )
+DISKLESS_LOGS: Final = sa.Table(
+    "semel_diskless_logs",
+    REMOTE_TABLES,
+    sa.Column("topic_id", sa.String(32), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("claim", sa.String(32), nullable=False),
+    sa.Column("leader_epoch", sa.BigInteger, nullable=False),
+    sa.Column("node_id", sa.Integer, nullable=False),
+    sa.Column("end_offset", sa.BigInteger, nullable=False),
+)
+DISKLESS_ENTRIES: Final = sa.Table(
+    "semel_diskless_entries",
+    REMOTE_TABLES,
+    sa.Column("topic_id", sa.String(32), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("base_offset", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("end_offset", sa.BigInteger, nullable=False),
+    sa.Column("object_key", sa.Text, nullable=False, index=True),
+    sa.Column("position", sa.BigInteger, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("checksum", sa.BigInteger, nullable=False),
+    sa.Column("data", sa.LargeBinary, nullable=False),
+)
+DISKLESS_OBJECTS: Final = sa.Table(
+    "semel_diskless_objects",
+    REMOTE_TABLES,
+    sa.Column("object_key", sa.Text, primary_key=True),
+    sa.Column("run", sa.String(64), nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.String(8), nullable=False),
+    sa.Column("changed_at_ms", sa.BigInteger, nullable=False),
+)
 
 
 def version_of(connection: sa.Connection) -> int:

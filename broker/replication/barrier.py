@@ -42,9 +42,14 @@ class ReplicationBarrier:
         """See `ReadBarrier.begin`. Raises NOT_COORDINATOR, or COORDINATOR_NOT_AVAILABLE where it can't be told."""
         partition = self._node.partition(tp)
         leader = None if partition is None else partition.leader
-        if leader is not None and leader.is_alone:
+        is_diskless = partition is not None and partition.config.diskless_enable
+        if leader is not None and leader.is_alone and not is_diskless:
             return None
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if is_diskless:
+            # Any node may have been elected. It serves nobody before the metadata says that it leads.
+            self._read(tp, leader_epoch, [waiting])
+            return waiting
         state = self._led(tp, leader_epoch)
         if leader is None or leader.leader_epoch != leader_epoch or state is None:
             _refuse([waiting], _moved(tp, leader_epoch))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -13,7 +14,7 @@ from semel.broker.logs.partition import Partition
 from semel.broker.metadata.database import MetadataUnavailableError
 from semel.broker.tiers.object_store import ObjectStoreError
 from semel.broker.tiers.partition_tier import PartitionTier
-from semel.broker.tiers.remote_log import Piece, RemoteLog, RemoteSegment
+from semel.broker.tiers.remote_log import Piece, RemoteLog, RemoteSegment, Stretch, changed_stretch
 from semel.broker.tiers.remote_storage import RemoteStorage
 from semel.broker.tiers.segment_object import DESCRIPTION_VERSION, SegmentUpload, first_epochs
 from semel.protocol.corruption import CorruptBatchError
@@ -68,11 +69,21 @@ class Copier:
 
     async def copy(self, part: PartitionTier, segment: Segment) -> None:
         """Copy one segment. Raises `SemelError`; then it is tried again later, from the beginning."""
-        storage, partition, log = self._storage, part.partition, part.partition.log
+        log = part.partition.log
         start = max(segment.base_offset, part.remote.end_offset)
         if part.remote.version == 0 or part.remote.end_offset < log.log_start_offset:
             start = max(segment.base_offset, log.log_start_offset)
         self._check_follows(part, start)
+        wanted = self._wanted(part, segment, start)
+        self.busy.add(wanted.segment_id)
+        try:
+            await self._finish(part, await self._upload(part, segment, wanted))
+        finally:
+            self.busy.discard(wanted.segment_id)
+
+    def _wanted(self, part: PartitionTier, segment: Segment, start: int) -> RemoteSegment:
+        """Return what is to be in the remote storage of a segment, from an offset on."""
+        storage, partition, log = self._storage, part.partition, part.partition.log
         wanted = RemoteSegment(
             segment_id=new_token(_SEGMENT_ID_BYTES),
             key="",
@@ -89,7 +100,11 @@ class Copier:
             aborted=_NOTHING,
             producers=_NOTHING,
         )
-        wanted = replace(wanted, key=self._key_of(partition, wanted))
+        return replace(wanted, key=self._key_of(partition, wanted))
+
+    async def _upload(self, part: PartitionTier, segment: Segment, wanted: RemoteSegment) -> RemoteSegment:
+        """Write an object, and return what it has where. Nobody finds it yet. Raises `SemelError`."""
+        storage, partition, log = self._storage, part.partition, part.partition.log
         aborted = log.aborted_transactions(wanted.base_offset, wanted.end_offset)
         description = {
             "version": DESCRIPTION_VERSION,
@@ -107,22 +122,13 @@ class Copier:
             "node_id": wanted.node_id,
             "epochs": [list(one) for one in wanted.epochs],
         }
-        self.busy.add(wanted.segment_id)
-        try:
-            producers = await storage.in_thread(lambda: self._producers(part, wanted.end_offset))
-            upload = SegmentUpload(
-                segment.file, wanted.size_bytes, wanted.base_offset, wanted.end_offset, aborted, producers, description
-            )
-            await storage.ask(lambda: storage.rows.begin_copy(part.key, wanted, storage.now_ms))
-            await self._put(wanted, upload)
-            done = replace(wanted, index=upload.index, aborted=upload.aborted, producers=upload.producers)
-            await self._finish(part, done)
-        finally:
-            self.busy.discard(wanted.segment_id)
-        self.copied_segments += 1
-        _log.info(
-            "%s: offsets %d to %d are in the remote storage", partition.tp, wanted.start_offset, wanted.end_offset - 1
+        producers = await storage.in_thread(lambda: self._producers(part, wanted.end_offset))
+        upload = SegmentUpload(
+            segment.file, wanted.size_bytes, wanted.base_offset, wanted.end_offset, aborted, producers, description
         )
+        await storage.ask(lambda: storage.rows.begin_copy(part.key, wanted, storage.now_ms))
+        await self._put(wanted, upload)
+        return replace(wanted, index=upload.index, aborted=upload.aborted, producers=upload.producers)
 
     def _key_of(self, partition: Partition, segment: RemoteSegment) -> str:
         """Return the key of a segment's object: no two attempts have the same."""
@@ -159,20 +165,92 @@ class Copier:
         async with part.changing:
             try:
                 self._check_follows(part, done.start_offset)
-                await part.change(write)
-            except MetadataUnavailableError:
-                if any(one.segment_id == done.segment_id for one in part.remote.segments):
-                    return  # the answer was lost, and not the change
-                raise
             except SemelError:
                 await self._delete(done)  # nobody will ever want it
                 raise
+            await self._change(part, [done], write)
+
+    async def _change(
+        self, part: PartitionTier, made: Sequence[RemoteSegment], write: Callable[[RemoteLog], RemoteLog]
+    ) -> None:
+        try:
+            await part.change(write)
+        except MetadataUnavailableError:
+            if not any(one.segment_id == made[0].segment_id for one in part.remote.segments):
+                raise  # else the answer was lost, and not the change
+        except SemelError:
+            for one in made:
+                await self._delete(one)  # nobody will ever want it
+            raise
+        for one in made:
+            self.copied_segments += 1
+            _log.info(
+                "%s: offsets %d to %d are in the remote storage",
+                part.partition.tp, one.start_offset, one.end_offset - 1,
+            )  # fmt: skip
+
+    # --- Compacted logs -----------------------------------------------------------------------------------------------
+
+    def _closed(self, part: PartitionTier) -> list[tuple[int, int, int]]:
+        """Return (first offset, end offset, size in bytes) of the segments that may be copied."""
+        partition, log = part.partition, part.partition.log
+        if partition.leader is None or partition.refused is not None or not part.is_known:
+            return []
+        upto = min(partition.last_stable_offset, partition.high_watermark)
+        found = []
+        for segment in log.segments.from_offset(log.log_start_offset):
+            end = log.segments.end_of(segment, log.log_end_offset)
+            if segment is log.segments.active or end > upto:
+                break
+            found.append((segment.base_offset, end, segment.size))
+        return found
+
+    async def copy_compacted(self, part: PartitionTier) -> None:
+        """Have in the remote storage what a compacted log has on the disk: new segments, and those that compaction has
+        rewritten in place of what they were. Raises `SemelError`.
+        """
+        while part.is_current and (stretch := changed_stretch(self._closed(part), part.remote)) is not None:
+            async with self._slots:
+                if not await self._copy_stretch(part, stretch):
+                    return
+
+    async def _copy_stretch(self, part: PartitionTier, stretch: Stretch) -> bool:
+        """Copy the segments of a stretch, in place of those that are there. False: they are not what they were."""
+        known, log, storage = part.remote, part.partition.log, self._storage
+        here = {one.base_offset: one for one in log.segments}
+        made: list[RemoteSegment] = []
+        ids: list[str] = []
+        try:
+            for base_offset, end_offset, size in stretch.local:
+                segment = here.get(base_offset)
+                if segment is None or segment.size != size:
+                    return False  # it was compacted since: looked at again later
+                wanted = self._wanted(part, segment, base_offset)
+                if wanted.end_offset != end_offset:
+                    return False
+                self.busy.add(wanted.segment_id)
+                ids.append(wanted.segment_id)
+                made.append(await self._upload(part, segment, wanted))
+
+            def write(_: RemoteLog) -> RemoteLog:
+                return storage.rows.replace_copies(
+                    part.key, made, known, first=stretch.first, count=stretch.replaced, now_ms=storage.now_ms
+                )
+
+            async with part.changing:
+                if part.remote is not known:
+                    return False  # what was uploaded is given up, and deleted later
+                await self._change(part, made, write)
+            return True
+        finally:
+            self.busy.difference_update(ids)
 
     @staticmethod
     def _check_follows(part: PartitionTier, start_offset: int) -> None:
         """Raises `SemelError` where what is to be copied leaves a gap: what was there between is lost."""
-        tp = part.partition.tp
-        if part.remote.segments and part.remote.end_offset != start_offset:
+        tp, remote = part.partition.tp, part.remote
+        is_deleted = start_offset == remote.start_offset > remote.end_offset  # what was between
+        if remote.segments and remote.end_offset != start_offset and not is_deleted:
             raise error_for(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"the remote storage has the log up to {part.remote.end_offset}, and this disk from {start_offset} on: "
@@ -200,6 +278,9 @@ class Copier:
 
     async def copy_all(self, part: PartitionTier) -> None:
         """Copy all segments of a partition that are to be copied now. Others have their turns. Raises `SemelError`."""
+        if part.partition.config.is_compacted:
+            await self.copy_compacted(part)
+            return
         while part.is_current and self.next_segment(part) is not None:
             async with self._slots:
                 segment = self.next_segment(part)

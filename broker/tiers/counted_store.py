@@ -20,7 +20,7 @@ class CountedStore:
     """An object store with counts by kind, as S3 counts. Failed requests are among them; what the library repeats is
     not.
 
-    An upload is several puts: one that begins it, one for each piece, and one that completes it.
+    An upload in pieces is several puts: one that begins it, one for each piece, and one that completes it.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -39,9 +39,11 @@ class CountedStore:
         try:
             await self._store.put(key, iter(sent), size_bytes)
         finally:
-            self.requests[PUT] += -(-sent.size_bytes // PIECE_BYTES)
             self.sent_bytes += sent.size_bytes
-        self.requests[PUT] += 1
+            if size_bytes >= PIECE_BYTES:
+                self.requests[PUT] += -(-sent.size_bytes // PIECE_BYTES)
+        if size_bytes >= PIECE_BYTES:
+            self.requests[PUT] += 1
 
     async def read(self, key: str, position: int, size_bytes: int) -> bytes:
         self.requests[GET] += 1

@@ -25,6 +25,9 @@ class NoStore:
     def look_up(self) -> None:
         """There is nothing to look up in."""
 
+    def is_end_proven(self) -> bool:
+        return False
+
     def read(self, offset: int, max_bytes: int, upto: int, min_one_batch: bool, committed_only: bool) -> LogRange:
         raise self._refusal()
 

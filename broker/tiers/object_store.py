@@ -151,8 +151,10 @@ class BucketStore:
             raise ConfigError(f"remote.storage.url can't be used: {_reason(error)}") from None
 
     async def put(self, key: str, data: Iterator[Buffer], size_bytes: int) -> None:
+        # What comes in pieces is uploaded in parts, which takes three requests at least.
+        body = b"".join(data) if size_bytes < PIECE_BYTES else data
         put = partial(self._obstore.put, chunk_size=PIECE_BYTES, max_concurrency=_PIECES_AT_ONCE)
-        await self._ask(f"write {key}", partial(put, self._store, key, data), 1 + size_bytes / _BYTES_PER_TIMEOUT)
+        await self._ask(f"write {key}", partial(put, self._store, key, body), 1 + size_bytes / _BYTES_PER_TIMEOUT)
 
     async def read(self, key: str, position: int, size_bytes: int) -> bytes:
         if not size_bytes:

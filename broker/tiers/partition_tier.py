@@ -40,12 +40,18 @@ class PartitionTier:
         """Held while what is in the remote storage is changed."""
         self.failures = 0
         """How often in a row copying, or retaining, has failed."""
+        self.proves_end: Callable[[PartitionTier], bool] | None = None
+        """Says whether no other node can have appended, by a recent word; None where no other node could."""
         self.again_s = 0.0
         """When it is tried again, by the monotonic clock."""
         self.error = ""
         """Why the last copy, deletion or look-up failed; empty where it did not."""
         self.read_error = ""
         """Why the last read failed; empty where it did not."""
+
+    @property
+    def is_diskless(self) -> bool:
+        return self.partition.config.diskless_enable
 
     @property
     def end_offset(self) -> int:
@@ -66,6 +72,9 @@ class PartitionTier:
         self.is_known = False
         self.asked += 1
         self._wake()
+
+    def is_end_proven(self) -> bool:
+        return self.proves_end is None or self.proves_end(self)
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
@@ -129,7 +138,7 @@ class PartitionTier:
         otherwise: see `Tier`.
         """
         partition, log = self.partition, self.partition.log
-        if not is_whole(remote.segments):
+        if not is_whole(one for one in remote.segments if one.end_offset > remote.start_offset):
             _log.error("%s: the rows of its segments in the remote storage leave a gap", partition.tp)
         self._know(remote)
         start = remote.start_offset
@@ -150,11 +159,18 @@ class PartitionTier:
         now_ms = self._storage.now_ms
         async with self.changing:
             for _ in range(_ATTEMPTS):
-                if self.remote.version == 0 or offset <= self.remote.start_offset:
+                # What is on the disk alone says itself where it begins; of a diskless topic nothing else does.
+                if offset <= self.remote.start_offset or (self.remote.version == 0 and not self.is_diskless):
                     return
                 try:
                     await self.change(
-                        partial(self._storage.rows.move_start, self.key, start_offset=offset, now_ms=now_ms)
+                        partial(
+                            self._storage.rows.move_start,
+                            self.key,
+                            start_offset=offset,
+                            now_ms=now_ms,
+                            keeps_last=self.is_diskless,
+                        )
                     )
                 except LateError:
                     continue

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -82,11 +83,12 @@ class _Load:
 class RemoteReader:
     """Reads the segments of all partitions of a node. `close` when the node stops."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, *, cache_bytes: int) -> None:
+    def __init__(self, store: ObjectStore, clock: Clock, *, cache_bytes: int, executor: Executor | None = None) -> None:
+        """`executor` checks what was read, in place of threads of its own."""
         self._store = store
         self._clock = clock
         self._cache = ExtentCache(cache_bytes)
-        self._threads = Threads(2, "semel-remote")
+        self._threads: Executor = executor or Threads(2, "semel-remote")
         self._loads: dict[tuple[str, int], _Load] = {}
         """By segment and by the offset that is wanted of it."""
         self._fetches: dict[tuple[str, int], asyncio.Future[Any]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -77,11 +77,19 @@ class RemoteLog:
         segments = [*self.segments, segment]
         return RemoteLog(self.version + 1, start_offset, segment.end_offset, segments, size_bytes, stored_bytes)
 
-    def from_start(self, start_offset: int) -> RemoteLog:
-        """Return what there is once the log begins at an offset."""
+    def with_replaced(self, first: int, count: int, segments: list[RemoteSegment]) -> RemoteLog:
+        """Return what there is once others are in place of `count` segments from the one at the index `first` on."""
+        now = [*self.segments[:first], *segments, *self.segments[first + count :]]
+        return RemoteLog.of(self.version + 1, self.start_offset, now[-1].end_offset, now)
+
+    def from_start(self, start_offset: int, *, keeps_last: bool = False) -> RemoteLog:
+        """Return what there is once the log begins at an offset.
+
+        keeps_last: the last segment stays, also where none of its records does: it has the producers (P7)
+        """
         segments, size_bytes, stored_bytes = self.segments, self.size_bytes, self.stored_bytes
-        gone = 0
-        while gone < len(segments) and segments[gone].end_offset <= start_offset:
+        gone, most = 0, len(segments) - keeps_last
+        while gone < most and segments[gone].end_offset <= start_offset:
             size_bytes -= segments[gone].size_bytes
             stored_bytes -= segments[gone].stored_bytes
             gone += 1
@@ -137,6 +145,44 @@ class RemoteLog:
 
 def _start_of(segment: RemoteSegment) -> int:
     return segment.start_offset
+
+
+class Stretch(NamedTuple):
+    """Segments on the disk, and those in the remote storage that have the same offsets.
+
+    first, replaced: the index of the first remote one, and how many they are
+    """
+
+    local: list[tuple[int, int, int]]
+    first: int
+    replaced: int
+
+
+def changed_stretch(local: Sequence[tuple[int, int, int]], remote: RemoteLog) -> Stretch | None:
+    """Return the first stretch of a compacted log that is another on the disk than in the remote storage; None where
+    there is none. Compaction makes one segment of several, so a stretch ends where both have the end of a segment.
+
+    local: (first offset, end offset, size in bytes) of the closed segments
+    """
+    segments, at = remote.segments, 0
+    here: list[tuple[int, int, int]] = []
+    first = 0
+    for one in local:
+        start, end, size = one
+        if not here:
+            while at < len(segments) and segments[at].end_offset <= start:
+                at += 1
+            first = at
+        here.append(one)
+        while at < len(segments) and segments[at].end_offset <= end:
+            at += 1
+        if at < len(segments) and segments[at].start_offset < end:
+            continue  # the last of them reaches behind what is on the disk
+        same = at - first == len(here) == 1 and segments[first].size_bytes == size
+        if not (same and segments[first].end_offset == end):
+            return Stretch(here, first, at - first)
+        here = []
+    return None
 
 
 def is_whole(segments: Iterable[RemoteSegment]) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Collection
+from concurrent.futures import Executor
+from typing import Final, TypeVar
 
 from semel.broker.metadata.off_loop import call_off_loop
 from semel.broker.services import Services
@@ -16,19 +17,23 @@ from semel.runtime.threads import Threads
 
 T = TypeVar("T")
 
+_DELETES_AT_ONCE: Final = 8
+
 
 class RemoteStorage:
     """One of a node. `close` when it stops."""
 
-    def __init__(self, node: Services, store: ObjectStore, rows: RemoteRows) -> None:
+    def __init__(self, node: Services, store: ObjectStore, rows: RemoteRows, executor: Executor | None = None) -> None:
+        """`executor` runs what waits for the database or the disk, in place of threads of its own."""
         self.node = node
         self.store = CountedStore(store)
         self.since_ms = node.clock.now_ms()
         """Since when its requests are counted."""
         self.rows = rows
-        self.reader = RemoteReader(self.store, node.clock, cache_bytes=node.config.remote_log_reader_cache_bytes)
-        self._database = Threads(1, "semel-remote-rows")
-        self._files = Threads(1, "semel-remote-files")
+        cache_bytes = node.config.remote_log_reader_cache_bytes
+        self.reader = RemoteReader(self.store, node.clock, cache_bytes=cache_bytes, executor=executor)
+        self._database: Executor = executor or Threads(1, "semel-remote-rows")
+        self._files: Executor = executor or Threads(1, "semel-remote-files")
 
     @property
     def cluster_id(self) -> str:
@@ -49,6 +54,19 @@ class RemoteStorage:
     async def in_thread(self, call: Callable[[], T]) -> T:
         """Read files of the disk."""
         return await asyncio.get_running_loop().run_in_executor(self._files, call)
+
+    async def delete(self, keys: Collection[str]) -> None:
+        """Delete objects. Raises `SemelError`; then some of them may be there still."""
+        slots = asyncio.Semaphore(_DELETES_AT_ONCE)
+
+        async def delete(key: str) -> None:
+            async with slots:
+                await self.store.delete(key)
+
+        outcomes = await asyncio.gather(*map(delete, keys), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def close(self) -> None:
         await self.reader.close()

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from semel.broker.log.producer_snapshot import CorruptSnapshotError, decode_packed
 from semel.broker.log.producer_state import NO_TRANSACTION, PackedEntry, ProducerEntry
+from semel.broker.tiers.remote_log import RemoteSegment
+from semel.broker.tiers.remote_storage import RemoteStorage
+from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, error_for
+
+
+async def read_producers(storage: RemoteStorage, last: RemoteSegment) -> list[PackedEntry]:
+    """Return the producers at the end of the last segment. Raises `SemelError` (CORRUPT_MESSAGE)."""
+    if not last.producers.size_bytes:
+        return []
+    data = await storage.store.read(last.key, last.producers.position, last.producers.size_bytes)
+    if crc32c(data) != last.producers.checksum:
+        raise error_for(ErrorCode.CORRUPT_MESSAGE, f"the producers in {last.key} are damaged")
+    return producers_at_the_end(data, storage.now_ms)
 
 
 def producers_at_the_end(snapshot: bytes, now_ms: int) -> list[PackedEntry]:

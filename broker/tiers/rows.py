@@ -123,12 +123,58 @@ class RemoteRows(Database):
                 raise LateError(key)
         return head
 
-    def move_start(self, key: PartitionKey, known: RemoteLog, start_offset: int, now_ms: int) -> RemoteLog:
+    def replace_copies(
+        self,
+        key: PartitionKey,
+        segments: Sequence[RemoteSegment],
+        known: RemoteLog,
+        *,
+        first: int,
+        count: int,
+        now_ms: int,
+    ) -> RemoteLog:
+        """Note that segments are there in place of `count` of those that are `known`, from the index `first` on, which
+        are to be deleted. Returns what there is now. Raises `LateError`, also where the row of a copy is gone.
+        """
+        made = [replace(one, copied_at_ms=now_ms) for one in segments]
+        head = known.with_replaced(first, count, made)
+        gone = [one.segment_id for one in known.segments[first : first + count]]
+        with self._transaction() as connection:
+            self._move(connection, key, known, head)
+            for ids, before, after in (
+                ([one.segment_id for one in made], _COPYING, _COPIED),
+                (gone, _COPIED, _DELETING),
+            ):
+                for segment_id in ids:
+                    done = connection.execute(
+                        REMOTE_SEGMENTS.update()
+                        .where(
+                            _is_of(REMOTE_SEGMENTS, key),
+                            REMOTE_SEGMENTS.c.segment_id == segment_id,
+                            REMOTE_SEGMENTS.c.state == before,
+                        )
+                        .values(state=after, changed_at_ms=now_ms)
+                    )
+                    if done.rowcount != 1:
+                        raise LateError(key)
+            for one in made:
+                connection.execute(
+                    REMOTE_SEGMENTS.update()
+                    .where(_is_of(REMOTE_SEGMENTS, key), REMOTE_SEGMENTS.c.segment_id == one.segment_id)
+                    .values(**_row(key, one, _COPIED, now_ms))
+                )
+        return head
+
+    def move_start(
+        self, key: PartitionKey, known: RemoteLog, start_offset: int, now_ms: int, *, keeps_last: bool = False
+    ) -> RemoteLog:
         """Note that the log begins at an offset now, and that the segments before it are to be deleted.
 
+        keeps_last: see `RemoteLog.from_start`
         Returns what there is now. Raises `LateError`.
         """
-        head = known.from_start(start_offset)
+        head = known.from_start(start_offset, keeps_last=keeps_last)
+        kept = [one.segment_id for one in head.segments[:1]]
         with self._transaction() as connection:
             self._move(connection, key, known, head)
             connection.execute(
@@ -137,6 +183,7 @@ class RemoteRows(Database):
                     _is_of(REMOTE_SEGMENTS, key),
                     REMOTE_SEGMENTS.c.state == _COPIED,
                     REMOTE_SEGMENTS.c.end_offset <= start_offset,
+                    REMOTE_SEGMENTS.c.segment_id.not_in(kept),
                 )
                 .values(state=_DELETING, changed_at_ms=now_ms)
             )

@@ -11,26 +11,23 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from semel.broker.log.config import UNLIMITED
-from semel.broker.log.producer_state import PackedEntry
 from semel.broker.logs.partition import Partition
 from semel.broker.tiers.copying import Copier
 from semel.broker.tiers.object_store import longest_upload_ms
 from semel.broker.tiers.partition_tier import PartitionTier
 from semel.broker.tiers.remote_log import RemoteLog
 from semel.broker.tiers.remote_storage import RemoteStorage
-from semel.broker.tiers.restoring import producers_at_the_end
+from semel.broker.tiers.restoring import read_producers
 from semel.broker.tiers.rows import Garbage
-from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import TopicPartition, format_topic_id
 from semel.runtime.turns import in_turns
 
 _log = logging.getLogger("semel.tiers")
 
-_DELETES_AT_ONCE: Final = 8
 _AGAIN_S: Final = 1.0
 _PAUSES_MAX: Final = 5
 """So often the pause after a failure doubles."""
@@ -38,14 +35,63 @@ _TELL_EVERY_S: Final = 60.0
 _TOLD_MAX: Final = 1_000
 
 
+class Tail(Protocol):
+    """What comes behind the segments of diskless topics: `broker.diskless`. Raises `SemelError`."""
+
+    on_many: Callable[[PartitionTier], None]
+    """Is called with a partition of which so much is there that it is to be copied now."""
+
+    @property
+    def error(self) -> str:
+        """Why nothing is committed now; empty where it is."""
+        ...
+
+    async def look_up(self, part: PartitionTier) -> None:
+        """Take over a partition that this node leads from now on, and serve it."""
+        ...
+
+    def before_copying(self, part: PartitionTier) -> None:
+        """Close the active segment where much is in it."""
+        ...
+
+    async def after_copying(self, part: PartitionTier) -> None:
+        """Let go of what is in segments by now, or deleted."""
+        ...
+
+    async def clean_up(self) -> None:
+        """Delete what nobody wants any more."""
+        ...
+
+    async def topic_ids(self) -> set[str]:
+        """Return the topics, by the text of their ids, of which there is anything."""
+        ...
+
+    async def forget_topic(self, topic_id: str) -> None:
+        """Let go of all that there is of a topic that was deleted."""
+        ...
+
+    def cancel(self) -> None:
+        """Begin nothing more."""
+        ...
+
+    def close(self) -> None:
+        """Ask for nothing more."""
+        ...
+
+
 class Tier:
     """What a node does with its remote storage. `run` until it is cancelled, then `close`."""
 
     def __init__(
-        self, storage: RemoteStorage, take_parts: Callable[[Collection[TopicPartition]], Awaitable[None]]
+        self,
+        storage: RemoteStorage,
+        take_parts: Callable[[Collection[TopicPartition]], Awaitable[None]],
+        tail: Tail,
     ) -> None:
         """take_parts: has partitions take their parts again whose logs were begun again."""
         self.storage = storage
+        self._tail = tail
+        self._tail.on_many = self._work_now
         self.copier = Copier(storage)
         self._node = storage.node
         self._rows = storage.rows
@@ -54,10 +100,14 @@ class Tier:
         self._looking_up: dict[PartitionTier, asyncio.Task[None]] = {}
         self._working: dict[PartitionTier, asyncio.Task[None]] = {}
         self._told: dict[str, float] = {}
-        self.error = ""
+        self._error = ""
         """Why the last attempt failed to reach the rows or to clean up; empty where it did not."""
 
     # --- For those who look at it -------------------------------------------------------------------------------------
+
+    @property
+    def error(self) -> str:
+        return self._tail.error or self._error
 
     @property
     def location(self) -> str:
@@ -143,11 +193,13 @@ class Tier:
         """Stop. What is being copied is not finished, and is copied again."""
         tasks = self._cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._tail.close()
         await self.storage.close()
 
     def abandon(self) -> None:
         """End as a killed process does."""
         self._cancel()
+        self._tail.cancel()
         self.storage.reader.cancel()
 
     def _cancel(self) -> list[asyncio.Task[None]]:
@@ -167,7 +219,8 @@ class Tier:
             await self._wake.wait()
 
     async def _look_up_once(self, part: PartitionTier) -> None:
-        if not await self._guard_part(part, "look up what the remote storage has", self._look_up(part)):
+        look_up = self._tail.look_up(part) if part.is_diskless else self._look_up(part)
+        if not await self._guard_part(part, "look up what the remote storage has", look_up):
             await asyncio.sleep(_AGAIN_S)
 
     def _begin(
@@ -199,11 +252,21 @@ class Tier:
     async def _work_on(self, part: PartitionTier) -> None:
         """Retain and copy. After a failure the pause grows: each attempt may upload most of a segment."""
         if await self._guard_part(part, "apply the retention", self.retain(part)):
-            await self._guard_part(part, "copy a segment", self.copier.copy_all(part))
+            if part.is_diskless:
+                self._tail.before_copying(part)
+            copied = await self._guard_part(part, "copy a segment", self.copier.copy_all(part))
+            if part.is_diskless and copied:
+                await self._guard_part(part, "let go of what was copied", self._tail.after_copying(part))
         part.failures = min(part.failures + 1, _PAUSES_MAX) if part.error else 0
         interval_s = self._node.config.remote_log_manager_task_interval_ms / 1000
         pauses = 2 ** (part.failures - 1) if part.failures else 0
         part.again_s = self._node.clock.monotonic() + pauses * interval_s
+
+    def _work_now(self, part: PartitionTier) -> None:
+        """Copy what there is of a partition, unless that is being done, or has failed."""
+        is_due = self._node.clock.monotonic() >= part.again_s or not part.failures
+        if part.is_known and part not in self._working and is_due and part.partition.leader is not None:
+            self._begin(self._working, part, self._work_on(part))
 
     # --- One step each ------------------------------------------------------------------------------------------------
 
@@ -223,13 +286,7 @@ class Tier:
     async def _restore(self, part: PartitionTier, remote: RemoteLog, end_offset: int) -> None:
         """Let a leader's log continue where the remote storage ends: what this disk had of it before is gone (D3)."""
         partition = part.partition
-        last = remote.segments[-1] if remote.segments else None
-        producers: list[PackedEntry] = []
-        if last is not None and last.producers.size_bytes:
-            data = await self.storage.store.read(last.key, last.producers.position, last.producers.size_bytes)
-            if crc32c(data) != last.producers.checksum:
-                raise error_for(ErrorCode.CORRUPT_MESSAGE, f"the producers in {last.key} are damaged")
-            producers = producers_at_the_end(data, self.storage.now_ms)
+        producers = await read_producers(self.storage, remote.segments[-1]) if remote.segments else []
         _log.warning(
             "%s: the log on this disk ends at %d, and the remote storage has it up to %d: it continues there",
             partition.tp, partition.log_end_offset, end_offset,
@@ -267,9 +324,13 @@ class Tier:
                 now_ms=self.storage.now_ms,
             )
             start = max(log.log_start_offset, due[-1].end_offset if due else 0)
+            if part.is_diskless and due == part.remote.segments[-1:] and start <= part.remote.start_offset:
+                return  # it is kept for what it says of the producers
             if part.remote.version and (due or start > part.remote.start_offset):
                 now_ms = self.storage.now_ms
-                await part.change(lambda known: self._rows.move_start(part.key, known, start, now_ms))
+                await part.change(
+                    lambda known: self._rows.move_start(part.key, known, start, now_ms, keeps_last=part.is_diskless)
+                )
 
     async def clean_up(self) -> None:
         """Delete the objects that nobody wants any more, and then their rows."""
@@ -282,12 +343,13 @@ class Tier:
             before_ms = now_ms - self._node.config.log_segment_delete_delay_ms
             garbage = await self.storage.ask(lambda: self._rows.garbage(led, given_up_before_ms=before_ms))
             await self._delete(garbage)
+        await self._tail.clean_up()
         if self._node.metadata.is_controller:
             await self._clean_up_topics()
 
     async def _clean_up_topics(self) -> None:
         """Delete what is left of topics that were deleted: the newest metadata, read after the rows, lacks them."""
-        noted = await self.storage.ask(self._rows.topic_ids)
+        noted = await self.storage.ask(self._rows.topic_ids) | await self._tail.topic_ids()
         if not noted:
             return
         image = await self._node.metadata.refresh()
@@ -299,6 +361,7 @@ class Tier:
             await self._delete(garbage)
             if not await self.storage.ask(retire):
                 await self.storage.ask(partial(self._rows.forget_topic, topic_id))
+                await self._tail.forget_topic(topic_id)
                 _log.info("what the remote storage had of topic %s is deleted, as the topic is", topic_id)
 
     async def _delete(self, garbage: list[Garbage]) -> None:
@@ -310,27 +373,15 @@ class Tier:
             if not one.is_given_up or now_ms - one.since_ms > longest_upload_ms(one.size_bytes, timeout_ms)
         ]
         if due:
-            await self._delete_objects(due)
+            await self.storage.delete([one.key for one in due])
             await self.storage.ask(lambda: self._rows.forget(due))
-
-    async def _delete_objects(self, garbage: list[Garbage]) -> None:
-        slots = asyncio.Semaphore(_DELETES_AT_ONCE)
-
-        async def delete(one: Garbage) -> None:
-            async with slots:
-                await self.storage.store.delete(one.key)
-
-        outcomes = await asyncio.gather(*(delete(one) for one in garbage), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
 
     # --- When it fails ------------------------------------------------------------------------------------------------
 
     async def _guard(self, what: str, step: Callable[[], Awaitable[object]]) -> bool:
         """Take a step, and tell why it failed. Returns whether it did not."""
-        self.error = await self._failure(what, step())
-        return not self.error
+        self._error = await self._failure(what, step())
+        return not self._error
 
     async def _guard_part(self, part: PartitionTier, what: str, step: Awaitable[object]) -> bool:
         part.error = await self._failure(f"{what} of {part.partition.tp}", step)

@@ -24,6 +24,7 @@ from semel.broker.handlers.topics.rules import (
     collides,
     internal_topic,
     unified_names,
+    with_storage,
 )
 from semel.broker.logs.offline import OfflineLog
 from semel.broker.metadata.changes import Change, PartitionsAdded, PartitionState, TopicCreated, TopicDeleted
@@ -143,6 +144,7 @@ class _Creation:
                 "take another name",
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
             )
+        topic = with_storage(self._config, topic)
         states = _states(self._config, self._image, topic, self._partition_count)
         check_topic_configs(self._config, topic.configs)
         check_all_know(self._image, topic.configs)
@@ -328,12 +330,13 @@ async def create_internal_topic(node: Services, name: str) -> None:
         if not nodes:
             raise RetriableError("no node is alive by the metadata")
         made = internal_topic(node.config, name, len(nodes))
+        check_all_know(image, made.configs)
         states = placed_by_rule(image, nodes, name, made.partitions, made.replication_factor)
         return [TopicCreated(name, new_topic_id(), states, made.configs)]
 
     try:
         await node.metadata.change(decide)
-    except (RetriableError, UsageError) as error:
+    except (RetriableError, UsageError, FatalError) as error:
         raise RetriableError(
             f"{name} can't be created now: {error.message}", ErrorCode.COORDINATOR_NOT_AVAILABLE
         ) from error

@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from semel.broker.config.node_config import TOPIC_DEFAULTS, TOPIC_SETTINGS, NodeConfig, value_of
 from semel.broker.config.sources import unknown_setting
 from semel.broker.log.config import LogConfig
+from semel.broker.metadata.image import DISKLESS_SETTING
+from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC
 
@@ -56,12 +59,40 @@ def check_topic_configs(config: NodeConfig, configs: Mapping[str, str]) -> None:
         if known is None:
             raise unknown_setting(name, TOPIC_SETTINGS)
         known.parse(text)
-    if topic_log_config(config, configs).remote_storage_enable and not config.remote_storage_url:
+    log_config = topic_log_config(config, configs)
+    if log_config.has_remote and not config.remote_storage_url:
+        wanted = "diskless" if log_config.diskless_enable else "remote.storage"
         raise UsageError(
-            "remote.storage.enable=true needs a node with remote storage: start all nodes with remote.storage.url, for "
+            f"{wanted}.enable=true needs a node with remote storage: start all nodes with remote.storage.url, for "
             "example s3://my-bucket/semel",
             ErrorCode.INVALID_CONFIG,
         )
+
+
+def with_storage(config: NodeConfig, topic: NewTopic) -> NewTopic:
+    """Return a topic with its setting of where its records are, and one replica where that is on no disk.
+
+    Raises `UsageError` (INVALID_REPLICATION_FACTOR) where it asks for a diskless topic with more replicas.
+    """
+    said = topic.configs.get(DISKLESS_SETTING)
+    is_diskless = config.log_diskless_enable if said is None else said.strip().lower() == "true"
+    if not is_diskless:
+        return topic
+    if said is not None and topic.replication_factor > 1:
+        raise UsageError(
+            f"topic {topic.name} can't be diskless with replication factor {topic.replication_factor}: its records are "
+            "in the remote storage, and any node takes over from the one that leads. Ask for 1, or for none",
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+        )
+    configs = {**topic.configs, DISKLESS_SETTING: "true"}
+    if topic.assignments:
+        if any(len(replicas) > 1 for replicas in topic.assignments.values()):
+            raise UsageError(
+                f"topic {topic.name} is diskless, so each partition is assigned to one node, which leads it first",
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            )
+        return replace(topic, configs=configs)
+    return replace(topic, replication_factor=1, configs=configs)
 
 
 def topic_log_config(config: NodeConfig, configs: Mapping[str, str]) -> LogConfig:
@@ -93,6 +124,9 @@ def internal_topic(config: NodeConfig, name: str, nodes: int) -> InternalTopic:
     """Return how an internal topic is created where so many nodes can have replicas."""
     assert name in INTERNAL_TOPICS
     configs = {"cleanup.policy": "compact", "compression.type": "producer", "message.timestamp.type": "CreateTime"}
+    if config.log_diskless_enable:
+        configs[DISKLESS_SETTING] = "true"
+        nodes = 1
     if name == OFFSETS_TOPIC:
         configs["segment.bytes"] = str(config.offsets_topic_segment_bytes)
         factor = min(config.offsets_topic_replication_factor, nodes)

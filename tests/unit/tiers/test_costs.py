@@ -30,7 +30,7 @@ def pieces(size: int) -> Iterator[bytes]:
         yield b"x" * piece
 
 
-@pytest.mark.parametrize(("size", "puts"), [(100, 3), (PIECE_BYTES, 3), (2 * PIECE_BYTES + 1, 5)])
+@pytest.mark.parametrize(("size", "puts"), [(100, 1), (PIECE_BYTES, 3), (2 * PIECE_BYTES + 1, 5)])
 def test_an_upload_is_as_many_puts_as_s3_is_asked(
     monkeypatch: pytest.MonkeyPatch, s3_url: str, size: int, puts: int
 ) -> None:
@@ -69,7 +69,7 @@ def test_what_fails_is_counted_too() -> None:
         objects.fault = lambda kind, key: "lose" if kind == "put" else ""
         with pytest.raises(ObjectStoreError):
             await store.put("k", pieces(100), 100)
-        assert store.requests == {"put": 2, "get": 1, "delete": 0, "list": 0}, "it was not completed"
+        assert store.requests == {"put": 1, "get": 1, "delete": 0, "list": 0}
         assert (store.sent_bytes, store.read_bytes) == (100, 0)
 
     asyncio.run(test())
@@ -95,7 +95,7 @@ def test_a_node_tells_its_requests_and_what_each_topic_has_there(tmp_path: Path)
                 await fill(node, count, tp)
                 await left_the_disk(node, tp)
             use = await use_of(node)
-            assert (use.puts, use.gets, use.deletes, use.lists) == (3 * len(objects.objects), 0, 0, 0)
+            assert (use.puts, use.gets, use.deletes, use.lists) == (len(objects.objects), 0, 0, 0)
             assert use.sent_bytes == sum(map(len, objects.objects.values()))
             sizes = Counter[str]()
             for key, data in objects.objects.items():

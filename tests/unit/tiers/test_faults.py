@@ -109,8 +109,8 @@ def test_D6_the_log_begins_where_its_rows_say_also_where_the_answer_was_lost(
         rows, lost = rows_of(node), list[int]()
         real = rows.move_start
 
-        def lose(key: PartitionKey, known: RemoteLog, start_offset: int, now_ms: int) -> RemoteLog:
-            moved = real(key, known, start_offset, now_ms)
+        def lose(key: PartitionKey, known: RemoteLog, start_offset: int, now_ms: int, **more: bool) -> RemoteLog:
+            moved = real(key, known, start_offset, now_ms, **more)
             if not lost:
                 lost.append(start_offset)
                 raise MetadataUnavailableError("the answer is lost")

@@ -1,0 +1,349 @@
+"""What a node does for the diskless partitions that it leads: takes them over, commits their appends, and lets go of
+rows and objects once their records are in segments of the remote storage, as those of others are (`broker.tiers`).
+
+A leader has the log on its own disk as well, as a cache: what it begins with it has read from the database and the
+store, and what it appends counts once it is there. So it serves, coordinates and compacts as the leader of any log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from concurrent.futures import Executor
+from typing import Final, TypeVar
+
+from semel.broker.config.node_config import NodeConfig
+from semel.broker.diskless.commits import DisklessCommits
+from semel.broker.diskless.reading import EntryReader, follow_each_other
+from semel.broker.diskless.rows import DisklessRows, Entry, Log, PartitionKey
+from semel.broker.diskless.writer import Writer
+from semel.broker.log.partition_log import PartitionLog
+from semel.broker.log.producer_state import PackedEntry
+from semel.broker.logs.commit_tracker import CommitTracker
+from semel.broker.logs.partition import Partition
+from semel.broker.metadata.off_loop import call_off_loop
+from semel.broker.tiers.object_store import ObjectStore
+from semel.broker.tiers.partition_tier import PartitionTier
+from semel.broker.tiers.remote_log import RemoteLog
+from semel.broker.tiers.remote_storage import RemoteStorage
+from semel.broker.tiers.restoring import read_producers
+from semel.protocol.errors import ErrorCode, RetriableError, SemelError, error_for
+from semel.protocol.ids import TopicPartition
+from semel.protocol.randomness import new_token
+from semel.runtime.clock import Clock
+from semel.runtime.storage import Buffer
+from semel.runtime.threads import Threads
+
+_log = logging.getLogger("semel.diskless")
+
+T = TypeVar("T")
+
+_CLAIM_BYTES: Final = 12
+_PROOF_LASTS_S: Final = 1.0
+"""A word of the database that is as old says that nobody else leads, to a consumer that asks for what is not there."""
+ENTRIES_MAX: Final = 500
+BYTES_MAX: Final = 8 << 20
+"""With more entries, or bytes in them, a partition's records go to a segment, and the entries away."""
+_READ_BEFORE_BYTES_MAX: Final = 64 << 20
+"""Up to so much is read into memory before a log is begun again; more is read meanwhile."""
+
+
+class _Claim:
+    """That of a partition that is led here, and what of its log is in entries alone."""
+
+    __slots__ = ("entries", "id", "log", "proof", "proven_s", "size_bytes")
+
+    def __init__(self, claim_id: str, log: PartitionLog, entries: list[Entry]) -> None:
+        self.id = claim_id
+        self.log = log
+        """The log that has all that was committed under claims before."""
+        self.entries: deque[tuple[int, int]] = deque((one.end_offset, one.size_bytes) for one in entries)
+        """(end offset, size in bytes) of each."""
+        self.size_bytes = sum(size for _, size in self.entries)
+        self.proven_s = float("-inf")
+        """When the database said last that no other claim counts."""
+        self.proof: asyncio.Task[None] | None = None
+
+    @property
+    def has_many(self) -> bool:
+        return len(self.entries) >= ENTRIES_MAX or self.size_bytes >= BYTES_MAX
+
+    def trimmed(self, before_offset: int) -> None:
+        while self.entries and self.entries[0][0] <= before_offset:
+            self.size_bytes -= self.entries.popleft()[1]
+
+
+class Diskless:
+    """The diskless partitions of one node (`Tail` of `broker.tiers`)."""
+
+    def __init__(
+        self,
+        storage: RemoteStorage,
+        rows: DisklessRows,
+        run: str,
+        take_parts: Callable[[Collection[TopicPartition]], Awaitable[None]],
+        executor: Executor | None = None,
+    ) -> None:
+        """run: the node's incarnation. take_parts: has partitions take their parts again whose logs were begun again
+
+        executor: runs what waits for the database, in place of a thread of its own
+        """
+        self._take_parts = take_parts
+        self._storage = storage
+        self.rows = rows
+        self.run = run
+        self.writer = Writer(self)
+        self._reader = EntryReader(storage)
+        self._database: Executor = executor or Threads(1, "semel-diskless-rows")
+        self._claims: dict[PartitionKey, _Claim] = {}
+        self.on_many: Callable[[PartitionTier], None] = _nobody
+        """Is called with a partition that has many entries: they are to go to a segment."""
+        self.on_ready: Callable[[TopicPartition], None] = _pass_over
+        """Is called with each partition that is served from now on."""
+        self.on_lost: Callable[[TopicPartition], None] = _pass_over
+        """Is called with each partition that is not served any more, until it was read again."""
+
+    # --- What the writer asks -----------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> NodeConfig:
+        return self._storage.node.config
+
+    @property
+    def clock(self) -> Clock:
+        return self._storage.node.clock
+
+    @property
+    def store(self) -> ObjectStore:
+        return self._storage.store
+
+    @property
+    def key_prefix(self) -> str:
+        return f"{self._storage.cluster_id}/diskless/{self._storage.node_id}/{self.run}/"
+
+    async def ask(self, call: Callable[[], T]) -> T:
+        return await call_off_loop(self._database, self.rows, call)
+
+    @property
+    def error(self) -> str:
+        return self.writer.error
+
+    def claim_of(self, partition: Partition) -> str:
+        claim = self._claims.get((partition.topic_id, partition.tp.partition))
+        return claim.id if claim is not None and claim.log is partition.log else ""
+
+    def committed(self, partition: Partition, entry: Entry) -> None:
+        claim = self._claims.get((partition.topic_id, partition.tp.partition))
+        if claim is None or claim.log is not partition.log:
+            return
+        claim.entries.append((entry.end_offset, entry.size_bytes))
+        claim.size_bytes += entry.size_bytes
+        if claim.has_many and isinstance(partition.tier, PartitionTier):
+            self.on_many(partition.tier)
+
+    def lost(self, partition: Partition, end_offset: int | None = None) -> None:
+        """What was appended here behind what is committed is not: the log has to be read again."""
+        if self.claim_of(partition):
+            del self._claims[partition.topic_id, partition.tp.partition]
+            if end_offset is not None:
+                error = _went_back(partition, end_offset)
+                _log.critical("%s", error.message)
+                self.on_lost(partition.tp)
+                partition.go_offline(error)
+            elif partition.offline_error is None:
+                _log.warning(
+                    "%s: another node has taken over, or a commit was given up: it is read again", partition.tp
+                )
+                self.on_lost(partition.tp)
+                partition.look_up_again()
+
+    def commits_for(self, local: CommitTracker) -> CommitTracker:
+        """Return what tracks the appends of the node's diskless partitions."""
+        return DisklessCommits(local, self.writer)
+
+    def _is_end_proven(self, part: PartitionTier) -> bool:
+        claim = self._claims.get(part.key)
+        if claim is None or claim.log is not part.partition.log:
+            return False
+        if self.clock.monotonic() - claim.proven_s <= _PROOF_LASTS_S:
+            return True
+        if claim.proof is None:
+            claim.proof = asyncio.get_running_loop().create_task(self._prove(part, claim), name="prove a claim")
+        return False
+
+    async def _prove(self, part: PartitionTier, claim: _Claim) -> None:
+        """Learn whether a claim still counts."""
+        asked_s = self.clock.monotonic()
+        try:
+            current = await self.ask(lambda: self.rows.claim_of(part.key))
+        except SemelError:
+            return
+        finally:
+            claim.proof = None
+        if current == claim.id:
+            claim.proven_s = asked_s
+        else:
+            self.lost(part.partition)
+
+    # --- Taking partitions over ---------------------------------------------------------------------------------------
+
+    async def look_up(self, part: PartitionTier) -> None:
+        """Take a partition over: claim it, read what was committed, and serve it. Raises `SemelError`.
+
+        It is begun again with what was read, and then looked up a second time, when nothing but the claim is checked.
+        """
+        asked, partition, key = part.asked, part.partition, part.key
+        if partition.leader is None:
+            raise RetriableError(f"{partition.tp} is not led here", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        async with part.changing:
+            claim = self.claim_of(partition)
+            is_new = not claim
+            if is_new:
+                claim = new_token(_CLAIM_BYTES)
+                epoch, node_id = partition.leader_epoch, self._storage.node_id
+                if not await self.ask(lambda: self.rows.claim(key, claim, epoch, node_id)):
+                    raise _led_elsewhere(partition)
+            # The entries first: what leaves them between the two is in the segments by then.
+            found = await self.ask(lambda: self.rows.load(key))
+            remote = await self._storage.ask(lambda: self._storage.rows.load(key))
+            if not part.is_current or part.asked != asked:
+                return  # it is to be looked up again
+            if found.claim != claim:
+                self._claims.pop(key, None)
+                raise _led_elsewhere(partition)
+            if is_new:
+                await self._begin_again(part, remote, found)
+            else:
+                claimed = self._claims[key]
+                claimed.proven_s = self.clock.monotonic()
+                part.proves_end = self._is_end_proven
+                part.take(remote)
+                self.on_ready(partition.tp)
+
+    async def _begin_again(self, part: PartitionTier, remote: RemoteLog, found: Log) -> None:
+        partition, node = part.partition, self._storage.node
+        # Entries of deleted records count as well: what they say of producers is in no segment yet.
+        entries = [one for one in found.entries if one.end_offset > remote.end_offset]
+        begins = remote.end_offset if entries else max(remote.end_offset, remote.start_offset)
+        follow_each_other(partition.tp, begins, entries, found.end_offset)
+        producers: list[PackedEntry] = []
+        first = begins
+        if partition.config.is_compacted:
+            first = remote.segments[0].start_offset if remote.segments else begins
+        elif remote.segments:
+            producers = await read_producers(self._storage, remote.segments[-1])
+        batches = self._batches(partition, remote, entries)
+        size = sum(one.size_bytes for one in entries) + (remote.size_bytes if partition.config.is_compacted else 0)
+        if size <= _READ_BEFORE_BYTES_MAX:
+            batches = _each([piece async for piece in batches])  # so that nothing is begun that can't be finished
+        self.on_lost(partition.tp)  # nobody coordinates what the log before had
+        if not await node.logs.continue_at(partition, first, producers, batches):
+            raise RetriableError(f"{partition.tp} is not led here any more", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        again = node.partition(partition.tp)
+        if again is None or again.topic_id != partition.topic_id:
+            return
+        self._claims[part.key] = _Claim(found.claim, again.log, entries)
+        _log.info(
+            "%s is led here from offset %d to %d: %d entries behind %d segments",
+            partition.tp, again.log_start_offset, again.log_end_offset, len(entries), len(remote.segments),
+        )  # fmt: skip
+        await self._take_parts([partition.tp])
+
+    async def _batches(
+        self, partition: Partition, remote: RemoteLog, entries: list[Entry]
+    ) -> AsyncIterator[Buffer | int]:
+        """Yield what a log begins with: all of a compacted one, of another one what is in no segment yet."""
+        if partition.config.is_compacted:
+            for segment in remote.segments:
+                yield segment.start_offset
+                if segment.size_bytes:
+                    yield await self._reader.segment(segment)
+            if remote.segments:
+                yield remote.end_offset
+        async for data in self._reader.entries(partition.tp, entries):
+            yield data
+
+    # --- Letting go ---------------------------------------------------------------------------------------------------
+
+    def before_copying(self, part: PartitionTier) -> None:
+        """Close the active segment where much of it is in entries."""
+        claim, log = self._claims.get(part.key), part.partition.log
+        if claim is not None and claim.log is log and claim.has_many and log.segments.active.size:
+            log.roll(self._storage.now_ms)
+
+    async def after_copying(self, part: PartitionTier) -> None:
+        """Remove the entries of what is in segments. Raises `SemelError`."""
+        claim, before = self._claims.get(part.key), part.remote.end_offset
+        if claim is not None and claim.entries and claim.entries[0][0] <= before:
+            await self.ask(lambda: self.rows.trim(part.key, before))
+            claim.trimmed(before)
+
+    async def clean_up(self) -> None:
+        """Delete the objects that no entry needs any more. Raises `SemelError`."""
+        now_ms, metadata = self._storage.now_ms, self._storage.node.metadata
+        busy = frozenset(self.writer.busy)
+        await self.ask(lambda: self.rows.retire_run(self.run, now_ms, but=busy))
+        if not metadata.is_controller:
+            return
+        runs = await self.ask(self.rows.runs)
+        if runs:
+            image = await metadata.refresh()
+            over = runs - {broker.incarnation for broker in image.brokers.values()}
+            for run in sorted(over):
+                await self.ask(lambda run=run: self.rows.retire_run(run, now_ms))  # type: ignore[misc]
+        before_ms = now_ms - self.config.log_segment_delete_delay_ms
+        garbage = await self.ask(lambda: self.rows.garbage(before_ms=before_ms))
+        if garbage:
+            await self._storage.delete([key for key, _ in garbage])
+            await self.ask(lambda: self.rows.forget([key for key, _ in garbage]))
+
+    async def topic_ids(self) -> set[str]:
+        """Return the topics, by the text of their ids, of which there is anything. Raises `SemelError`."""
+        return await self.ask(self.rows.topic_ids)
+
+    async def forget_topic(self, topic_id: str) -> None:
+        """Remove all of a topic that was deleted. Raises `SemelError`."""
+        await self.ask(lambda: self.rows.forget_topic(topic_id))
+
+    def cancel(self) -> None:
+        """Commit nothing more."""
+        self.writer.cancel()
+        for claim in self._claims.values():
+            if claim.proof is not None:
+                claim.proof.cancel()
+
+    def close(self) -> None:
+        self.cancel()
+        self._database.shutdown()
+        self.rows.close()
+
+
+async def _each(pieces: list[Buffer | int]) -> AsyncIterator[Buffer | int]:
+    for piece in pieces:
+        yield piece
+
+
+def _went_back(partition: Partition, end_offset: int) -> SemelError:
+    return error_for(
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        f"{partition.tp} is offline: the metadata's database has it up to offset {end_offset}, and had it up to "
+        f"{partition.high_watermark}, so it was put back to an older state. Restore what it has lost; or, to continue "
+        "without these records, start this node again",
+    )
+
+
+def _led_elsewhere(partition: Partition) -> RetriableError:
+    return RetriableError(
+        f"{partition.tp} was claimed by a later leader: this node waits for the metadata to say so",
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    )
+
+
+def _nobody(part: PartitionTier) -> None:
+    """Nothing follows."""
+
+
+def _pass_over(tp: TopicPartition) -> None:
+    """Nothing follows."""

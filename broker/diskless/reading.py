@@ -1,0 +1,82 @@
+"""Reading what was committed to a diskless partition and is in no segment yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from semel.broker.diskless.rows import Entry
+from semel.broker.tiers.object_store import ObjectMissingError
+from semel.broker.tiers.remote_log import RemoteSegment
+from semel.broker.tiers.remote_storage import RemoteStorage
+from semel.protocol.crc32c import crc32c
+from semel.protocol.errors import ErrorCode, SemelError, error_for
+from semel.protocol.ids import TopicPartition
+
+_AHEAD: Final = 8
+"""So many entries are being read at once."""
+
+
+def follow_each_other(tp: TopicPartition, begins: int, entries: Sequence[Entry], end_offset: int) -> None:
+    """Raise `SemelError` where records are missing: behind the segments, between entries, or at the end.
+
+    end_offset: of what was ever committed
+    """
+    follows = begins
+    for base_offset, ends in [*((one.base_offset, one.end_offset) for one in entries), (end_offset, end_offset)]:
+        if base_offset > follows:
+            raise error_for(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"offsets {follows} to {base_offset - 1} of {tp} are missing: the metadata's database has no entry for "
+                "them. Restore it from a backup",
+            )
+        follows = max(follows, ends)
+
+
+class EntryReader:
+    """Reads entries, and whole segments."""
+
+    def __init__(self, storage: RemoteStorage) -> None:
+        self._storage = storage
+
+    async def entries(self, tp: TopicPartition, entries: Sequence[Entry]) -> AsyncIterator[bytes]:
+        """Yield the batches of each entry, in order. Raises `SemelError` for what is missing or damaged, by name."""
+        loop = asyncio.get_running_loop()
+        ahead: list[asyncio.Task[bytes]] = []
+        following = iter(entries)
+        try:
+            while True:
+                while len(ahead) < _AHEAD and (entry := next(following, None)) is not None:
+                    ahead.append(loop.create_task(self._entry(tp, entry)))
+                if not ahead:
+                    return
+                yield await ahead.pop(0)
+        finally:
+            for task in ahead:
+                task.cancel()
+            await asyncio.gather(*ahead, return_exceptions=True)
+
+    async def _entry(self, tp: TopicPartition, entry: Entry) -> bytes:
+        data, where = entry.data, "their row in the metadata's database"
+        if entry.object_key:
+            where = f"the object {entry.object_key}"
+            try:
+                data = await self._storage.store.read(entry.object_key, entry.position, entry.size_bytes)
+            except ObjectMissingError as error:
+                raise self._unreadable(tp, entry, f"{where} is missing ({error.message})") from error
+        if len(data) != entry.size_bytes or crc32c(data) != entry.checksum:
+            raise self._unreadable(tp, entry, f"{where} is damaged at {entry.position}")
+        return data
+
+    @staticmethod
+    def _unreadable(tp: TopicPartition, entry: Entry, why: str) -> SemelError:
+        return error_for(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"offsets {entry.base_offset} to {entry.end_offset - 1} of {tp} can't be read: {why}. Restore it from a "
+            "backup, or another version of it in the bucket",
+        )
+
+    async def segment(self, segment: RemoteSegment) -> bytes:
+        """Return all batches of a segment. Who appends them checks them. Raises `SemelError`."""
+        return await self._storage.store.read(segment.key, 0, segment.size_bytes)

@@ -1,0 +1,291 @@
+"""The rows in the metadata's database that say which records of diskless topics are committed, and in what order.
+
+A partition's `claim` names the leader that may append to it. Each new leader sets one of its own, under its leader
+epoch, before it reads what there is; what the leader before tries to commit after that is refused, however late it is
+(R3). An entry is a run of batches that one commit has appended: small ones are in the row, others are a part of an
+object, which has runs of many partitions. An entry is there or not: no half of a commit is ever seen.
+
+An object's row is there before the object (`writing`), so that none is forgotten. While it is `writing` it may be
+committed; a `retired` one never will be, and is deleted once no entry needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from semel.broker.metadata.database import Database
+from semel.broker.metadata.tables import DISKLESS_ENTRIES, DISKLESS_LOGS, DISKLESS_OBJECTS, REMOTE_TABLES
+from semel.protocol.ids import TopicId, format_topic_id
+
+_WRITING: Final = "writing"
+_RETIRED: Final = "retired"
+_ROWS_AT_ONCE: Final = 500
+GARBAGE_MAX: Final = 1_000
+"""So many objects one look for garbage returns at most."""
+
+PartitionKey = tuple[TopicId, int]
+
+
+class Entry(NamedTuple):
+    """A run of batches that was committed together, from `base_offset` to before `end_offset`.
+
+    object_key: "" where the batches are in `data`
+    checksum: CRC-32C of the batches
+    """
+
+    base_offset: int
+    end_offset: int
+    object_key: str
+    position: int
+    size_bytes: int
+    checksum: int
+    data: bytes
+
+
+class NewEntry(NamedTuple):
+    """An entry to commit for the leader that has a claim."""
+
+    key: PartitionKey
+    claim: str
+    entry: Entry
+
+
+class Committed(NamedTuple):
+    """What became of a commit.
+
+    led: the partitions whose leaders had the claim: what was wanted of them is committed
+    ends: of those among the others whose records the database has lost, the end of what it has
+    """
+
+    led: set[PartitionKey]
+    ends: dict[PartitionKey, int]
+
+
+class Log(NamedTuple):
+    """What there is of a partition besides its segments.
+
+    claim: the one that counts; "" where there is none
+    end_offset: behind all that was ever committed
+    """
+
+    claim: str
+    end_offset: int
+    entries: list[Entry]
+
+
+class ObjectGoneError(Exception):
+    """An object was given up before it was committed: write another one."""
+
+
+class DisklessRows(Database):
+    """The rows. Use from one thread at a time. Each call raises `MetadataUnavailableError`."""
+
+    def create(self) -> None:
+        """Create the tables where they are missing."""
+        with self._transaction() as connection:
+            REMOTE_TABLES.create_all(connection)
+
+    # --- Leading ------------------------------------------------------------------------------------------------------
+
+    def claim(self, key: PartitionKey, claim: str, leader_epoch: int, node_id: int) -> bool:
+        """Let nobody but the leader of an epoch append from now on. False: a later epoch has a claim already."""
+        values = {"claim": claim, "leader_epoch": leader_epoch, "node_id": node_id}
+        with self._transaction() as connection:
+            known = connection.execute(
+                sa.select(DISKLESS_LOGS.c.leader_epoch).where(_is_of(DISKLESS_LOGS, key)).with_for_update()
+            ).one_or_none()
+            if known is None:
+                insert = self._insert(DISKLESS_LOGS).values(**_columns_of(key), **values, end_offset=0)
+                return connection.execute(insert.on_conflict_do_nothing()).rowcount == 1
+            if known.leader_epoch > leader_epoch:
+                return False
+            connection.execute(DISKLESS_LOGS.update().where(_is_of(DISKLESS_LOGS, key)).values(**values))
+            return True
+
+    def load(self, key: PartitionKey) -> Log:
+        """Return the claim that counts, and the entries in order."""
+        entries = (
+            sa.select(DISKLESS_ENTRIES).where(_is_of(DISKLESS_ENTRIES, key)).order_by(DISKLESS_ENTRIES.c.base_offset)
+        )
+        with self._transaction() as connection:
+            rows = connection.execute(entries).all()
+            head = connection.execute(sa.select(DISKLESS_LOGS).where(_is_of(DISKLESS_LOGS, key))).one_or_none()
+        found = [_entry(row) for row in rows]
+        return Log("", 0, found) if head is None else Log(head.claim, head.end_offset, found)
+
+    def claim_of(self, key: PartitionKey) -> str:
+        """Return the claim that counts; "" where there is none."""
+        with self._transaction() as connection:
+            found = connection.execute(sa.select(DISKLESS_LOGS.c.claim).where(_is_of(DISKLESS_LOGS, key)))
+            return found.scalar_one_or_none() or ""
+
+    # --- Committing ---------------------------------------------------------------------------------------------------
+
+    def begin_object(self, key: str, run: str, size_bytes: int, now_ms: int) -> None:
+        """Note that an object is about to be written."""
+        with self._transaction() as connection:
+            connection.execute(
+                self._insert(DISKLESS_OBJECTS)
+                .values(object_key=key, run=run, size_bytes=size_bytes, state=_WRITING, changed_at_ms=now_ms)
+                .on_conflict_do_nothing()
+            )
+
+    def commit(self, entries: Sequence[NewEntry]) -> Committed:
+        """Commit entries of several partitions, at most one of each, where their leaders have the claim.
+
+        Each follows what was committed before; where that is not there, the database was put back to an older state.
+        It can be repeated with the same entries: where an answer was lost, they are there already.
+        Raises `ObjectGoneError`.
+        """
+        wanted = {one.key: one for one in entries}
+        objects = {one.entry.object_key for one in entries if one.entry.object_key}
+        led: set[PartitionKey] = set()
+        ends: dict[PartitionKey, int] = {}
+        new: list[NewEntry] = []
+        with self._transaction() as connection:
+            for object_key in sorted(objects):
+                there = sa.select(DISKLESS_OBJECTS.c.state).where(DISKLESS_OBJECTS.c.object_key == object_key)
+                if connection.execute(there.with_for_update(read=True)).scalar_one_or_none() != _WRITING:
+                    raise ObjectGoneError(object_key)
+            for part in _parts(sorted(wanted)):
+                names = {(format_topic_id(topic_id), partition): (topic_id, partition) for topic_id, partition in part}
+                columns = DISKLESS_LOGS.c.topic_id, DISKLESS_LOGS.c.partition
+                query = (
+                    sa.select(*columns, DISKLESS_LOGS.c.claim, DISKLESS_LOGS.c.end_offset)
+                    .where(sa.tuple_(*columns).in_(list(names)))
+                    .order_by(*columns)
+                    .with_for_update()
+                )
+                for topic_id, partition, claim, end_offset in connection.execute(query):
+                    key = names[topic_id, partition]
+                    one = wanted[key]
+                    if claim != one.claim:
+                        continue
+                    if end_offset == one.entry.base_offset:
+                        new.append(one)
+                    elif end_offset < one.entry.end_offset:
+                        ends[key] = end_offset
+                        continue
+                    led.add(key)
+            if new:
+                rows = [{**_columns_of(one.key), **one.entry._asdict()} for one in new]
+                connection.execute(self._insert(DISKLESS_ENTRIES), rows)
+                moved = [
+                    {"of": format_topic_id(one.key[0]), "number": one.key[1], "upto": one.entry.end_offset}
+                    for one in new
+                ]
+                connection.execute(_MOVE_END, moved)
+        return Committed(led, ends)
+
+    # --- Letting go ---------------------------------------------------------------------------------------------------
+
+    def trim(self, key: PartitionKey, before_offset: int) -> None:
+        """Remove the entries that end at an offset or before it: their records are in segments by now, or deleted."""
+        with self._transaction() as connection:
+            connection.execute(
+                DISKLESS_ENTRIES.delete().where(
+                    _is_of(DISKLESS_ENTRIES, key), DISKLESS_ENTRIES.c.end_offset <= before_offset
+                )
+            )
+
+    def runs(self) -> set[str]:
+        """Return the runs of nodes that have objects which may still be committed."""
+        query = sa.select(DISKLESS_OBJECTS.c.run).where(DISKLESS_OBJECTS.c.state == _WRITING).distinct()
+        with self._transaction() as connection:
+            return {row.run for row in connection.execute(query)}
+
+    def retire_run(self, run: str, now_ms: int, *, but: Collection[str] = ()) -> None:
+        """Let no object of a run be committed any more that is not already: those that are being written aside."""
+        with self._transaction() as connection:
+            connection.execute(
+                DISKLESS_OBJECTS.update()
+                .where(
+                    DISKLESS_OBJECTS.c.run == run,
+                    DISKLESS_OBJECTS.c.state == _WRITING,
+                    DISKLESS_OBJECTS.c.object_key.not_in(list(but)),
+                )
+                .values(state=_RETIRED, changed_at_ms=now_ms)
+            )
+
+    def garbage(self, *, before_ms: int) -> list[tuple[str, int]]:
+        """Return (key, size in bytes) of objects that were retired before a time, and that no entry needs."""
+        needed = sa.select(DISKLESS_ENTRIES.c.base_offset).where(
+            DISKLESS_ENTRIES.c.object_key == DISKLESS_OBJECTS.c.object_key
+        )
+        query = sa.select(DISKLESS_OBJECTS).where(
+            DISKLESS_OBJECTS.c.state == _RETIRED,
+            DISKLESS_OBJECTS.c.changed_at_ms <= before_ms,
+            ~needed.exists(),
+        )
+        with self._transaction() as connection:
+            return [(row.object_key, row.size_bytes) for row in connection.execute(query.limit(GARBAGE_MAX))]
+
+    def forget(self, keys: Sequence[str]) -> None:
+        """Remove the rows of objects that are gone."""
+        with self._transaction() as connection:
+            for first in range(0, len(keys), _ROWS_AT_ONCE):
+                part = list(keys[first : first + _ROWS_AT_ONCE])
+                connection.execute(
+                    DISKLESS_OBJECTS.delete().where(
+                        DISKLESS_OBJECTS.c.object_key.in_(part), DISKLESS_OBJECTS.c.state == _RETIRED
+                    )
+                )
+
+    def topic_ids(self) -> set[str]:
+        """Return the topics, by the text of their ids, of which there is anything."""
+        found: set[str] = set()
+        with self._transaction() as connection:
+            for table in (DISKLESS_LOGS, DISKLESS_ENTRIES):
+                found |= {row.topic_id for row in connection.execute(sa.select(table.c.topic_id).distinct())}
+        return found
+
+    def forget_topic(self, topic_id: str) -> None:
+        """Remove all entries of a topic that was deleted. Its claims go with them: nobody can commit any more."""
+        with self._transaction() as connection:
+            for table in (DISKLESS_LOGS, DISKLESS_ENTRIES):
+                connection.execute(table.delete().where(table.c.topic_id == topic_id))
+
+    def object_keys(self) -> set[str]:
+        """Return the keys of all objects that are known, whatever their state."""
+        with self._transaction() as connection:
+            return {row.object_key for row in connection.execute(sa.select(DISKLESS_OBJECTS.c.object_key))}
+
+    def _insert(self, table: sa.Table) -> Any:
+        """Return an INSERT that can pass over what is there: both databases write it alike."""
+        return sqlite.insert(table) if self._is_sqlite else postgresql.insert(table)
+
+
+_MOVE_END: Final = (
+    DISKLESS_LOGS.update()
+    .where(DISKLESS_LOGS.c.topic_id == sa.bindparam("of"), DISKLESS_LOGS.c.partition == sa.bindparam("number"))
+    .values(end_offset=sa.bindparam("upto"))
+)
+
+
+def _parts(keys: Sequence[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:
+    for first in range(0, len(keys), _ROWS_AT_ONCE):
+        yield keys[first : first + _ROWS_AT_ONCE]
+
+
+def _columns_of(key: PartitionKey) -> dict[str, Any]:
+    return {"topic_id": format_topic_id(key[0]), "partition": key[1]}
+
+
+def _is_of(table: sa.Table, key: PartitionKey) -> sa.ColumnElement[bool]:
+    return sa.and_(table.c.topic_id == format_topic_id(key[0]), table.c.partition == key[1])
+
+
+def _entry(row: sa.Row[Any]) -> Entry:
+    return Entry(
+        row.base_offset,
+        row.end_offset,
+        row.object_key,
+        row.position,
+        row.size_bytes,
+        row.checksum,
+        bytes(row.data),
+    )
