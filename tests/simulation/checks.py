@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 
 from semel.broker.log.journal_format import ANY_MARK, FILE_HEADER_BYTES, read_entries, read_file_header
 from semel.broker.logs.partition import Partition
+from semel.broker.tiers.partition_tier import PartitionTier
 from semel.protocol.batch_header import BatchHeader, iter_batches
 from semel.protocol.control_records import decode_control
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.record_decoder import decode_records
 from simulation.kept_keys import KeptKeys
 from simulation.ledger import Begins, Ledger
+from simulation.objects import NodesObjects
 
 if TYPE_CHECKING:
     from semel.broker.node import Node
@@ -340,6 +342,10 @@ def print_of(header: BatchHeader) -> tuple[int, int, int]:
 
 def batches_of(partition: Partition, begin: int, end: int) -> Iterator[tuple[BatchHeader, bytes]]:
     """Yield the headers of a log's batches between two offsets, each with the bytes that it is in."""
+    here = partition.log.local_start_offset
+    if begin < min(here, end) and isinstance(partition.tier, PartitionTier):
+        yield from _remote_batches(partition.tier, begin, min(here, end))
+        begin = here
     while begin < end:
         found = partition.log.read(begin, 1 << 20, end, True)
         data = found.read()
@@ -348,3 +354,17 @@ def batches_of(partition: Partition, begin: int, end: int) -> Iterator[tuple[Bat
         if found.next_offset <= begin:
             return
         begin = found.next_offset
+
+
+def _remote_batches(tier: PartitionTier, begin: int, end: int) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Yield the same of what only the remote storage has."""
+    store = tier._storage.store._store
+    assert isinstance(store, NodesObjects)
+    while begin < end:
+        segment = tier.remote.find(begin)
+        assert segment is not None, f"{tier.partition.tp}: no segment has offset {begin}"
+        data = store.look(segment.key)[: segment.size_bytes]
+        for header in iter_batches(data):
+            if header.last_offset >= begin and header.base_offset < end:
+                yield header, data
+        begin = segment.end_offset

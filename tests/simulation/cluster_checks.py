@@ -105,8 +105,8 @@ class ReplicaWatch:
             self._logs, self._laid_out_of = logs, self.image
             self._laid_out = list(self._lay_out())
         for known, state, here in self._laid_out:
-            if any(one.offline_error is not None for one in here.values()):
-                here = {node_id: one for node_id, one in here.items() if one.offline_error is None}
+            if any(map(_is_not_here, here.values())):
+                here = {node_id: one for node_id, one in here.items() if not _is_not_here(one)}
             yield known, state, here
 
     def _lay_out(self) -> Iterator[tuple[_Replicated, PartitionState, dict[int, Partition]]]:
@@ -344,6 +344,12 @@ class ReplicaWatch:
     def _wrong(self, rule: str, known: _Replicated, node_id: int, detail: str) -> None:
         where = f"{self._nodes[node_id].name} " if node_id else ""
         self._ledger.wrong(rule, f"{where}{known.tp}: {detail}")
+
+
+def _is_not_here(partition: Partition) -> bool:
+    """Whether a log is offline, or of a diskless topic and not read yet."""
+    is_to_be_read = partition.config.diskless_enable and partition.refused is not None
+    return partition.offline_error is not None or is_to_be_read
 
 
 def _first_undecided(partition: Partition, undecided: Mapping[int, int]) -> int | None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from semel.broker.metadata.database import MetadataUnavailableError
+from semel.broker.diskless.rows import DisklessRows
+from semel.broker.diskless.setup import RemoteDatabase
+from semel.broker.metadata.database import Database, MetadataUnavailableError
 from semel.broker.metadata.store import MetadataStore
 from semel.broker.metadata.tables import CHANGES
+from semel.broker.tiers.rows import RemoteRows
 
 
 class SimulatedDatabase:
@@ -43,6 +47,10 @@ class SimulatedDatabase:
     def store(self, node: str = "node") -> MetadataStore:
         """Return a node's way to this database."""
         return _Store(self, node)
+
+    def remote(self, node: str, executor: Executor) -> RemoteDatabase:
+        """Return a node's way to the rows of the remote storage."""
+        return RemoteDatabase(_RemoteRows(self, node), _DisklessRows(self, node), executor)
 
     def store_of_the_judge(self) -> MetadataStore:
         """Return a way to this database that never fails."""
@@ -82,21 +90,18 @@ def _sqlite(connection: sa.Connection) -> sqlite3.Connection:
     return raw
 
 
-class _Store(MetadataStore):
+class _InWorld(Database):
+    """A node's way to the one database."""
+
     def __init__(self, database: SimulatedDatabase, node: str) -> None:
         super().__init__("sqlite://")
         self._node = node
         self._engine.dispose()
         self._engine = database.engine
         self._database = database
-        self.is_shared = database.is_shared
 
     def close(self) -> None:
         """The database stays."""
-
-    def _now(self, now_ms: int) -> sa.ColumnElement[int]:
-        time = self._database.now_ms
-        return super()._now(now_ms if time is None else time())
 
     @contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
@@ -114,3 +119,21 @@ class _Store(MetadataStore):
             is_lost = True
         if is_lost:
             raise MetadataUnavailableError("the simulated database's answer was lost")
+
+
+class _Store(_InWorld, MetadataStore):
+    def __init__(self, database: SimulatedDatabase, node: str) -> None:
+        super().__init__(database, node)
+        self.is_shared = database.is_shared
+
+    def _now(self, now_ms: int) -> sa.ColumnElement[int]:
+        time = self._database.now_ms
+        return super()._now(now_ms if time is None else time())
+
+
+class _RemoteRows(_InWorld, RemoteRows):
+    pass
+
+
+class _DisklessRows(_InWorld, DisklessRows):
+    pass

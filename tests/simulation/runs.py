@@ -12,6 +12,7 @@ from history import Anomaly
 
 from semel.protocol.kafka import messages
 from simulation.cluster_scenario import ClusterScenario
+from simulation.diskless_scenario import DisklessScenario
 from simulation.few_epochs import few_epochs
 from simulation.logged_errors import unexpected_errors
 from simulation.nemesis import Fault
@@ -22,7 +23,13 @@ from simulation.transactions_scenario import TransactionsScenario
 ONE_NODE: Final = "node"
 CLUSTER: Final = "cluster"
 TRANSACTIONS: Final = "transactions"
-WORLDS: Final = {ONE_NODE: NodeScenario, CLUSTER: ClusterScenario, TRANSACTIONS: TransactionsScenario}
+DISKLESS: Final = "diskless"
+WORLDS: Final = {
+    ONE_NODE: NodeScenario,
+    CLUSTER: ClusterScenario,
+    TRANSACTIONS: TransactionsScenario,
+    DISKLESS: DisklessScenario,
+}
 """The kinds of worlds."""
 
 

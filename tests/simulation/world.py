@@ -20,6 +20,7 @@ from simulation.logged_errors import programming_error
 from simulation.loop import Process, Scheduler
 from simulation.machine import LoopIo, SimulatedExecutor, SkewedClock
 from simulation.network import Link, Network, Server
+from simulation.objects import SimulatedObjects
 
 SETTINGS: Final[dict[str, Any]] = {
     "data_dir": "/data",
@@ -59,6 +60,8 @@ class SimulatedNode:
         """Whether the process is to end, and has been told so."""
         self._is_lost = True
         """Whether the network and the disk know of the death of the last process: another starts only then."""
+        self.loses_disk = False
+        """Whether what it has on its disk is gone when its process has ended."""
         self.accepts_metadata_loss = False
         """Whether its next starts accept a database that went back."""
         self.operator_accepts_after_s: float | None = None
@@ -93,6 +96,8 @@ class SimulatedNode:
                 listeners=(Listener.IN_PROCESS,),
                 accept_metadata_loss=self.accepts_metadata_loss,
                 metadata_store=world.database.store(self.name),
+                object_store=world.objects.of(process),
+                remote_database=world.database.remote(self.name, world.executor),
             )
         except Exception as error:
             world.told(f"{process.name} can't start: {type(error).__name__}: {error}")
@@ -177,6 +182,9 @@ class SimulatedNode:
             self.node = None
             self.world.network.gone(process, silently=power)
             self.storage.crash(power=power, torn=torn)
+            if self.loses_disk:
+                self.storage = SimulatedStorage(self.world.chance.getrandbits(32))
+                self.storage.on_crash = self._stop_at_once
 
 
 class World:
@@ -191,6 +199,7 @@ class World:
         self.scheduler.workplace = self.executor
         self.database = SimulatedDatabase(random.Random(self.chance.getrandbits(64)))
         self.database.now_ms = SkewedClock(self.scheduler).now_ms
+        self.objects = SimulatedObjects(self.scheduler, random.Random(f"object store of {seed}"))
         self.nodes: dict[str, SimulatedNode] = {}
         self.clients: list[Process] = []
         self.story: list[tuple[float, str]] = []
