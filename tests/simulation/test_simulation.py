@@ -59,7 +59,16 @@ def test_E1_T3_T4_L1_G1_O1_worlds_whose_coordinators_move_are_clean(first: int) 
     assert f"{SEEDS_A_TEST} seeds, 0 failed" in done.stdout
 
 
-@pytest.mark.parametrize("world", ["node", "cluster", "transactions"])
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(0, SEEDS_A_TEST * CLUSTER_TESTS, SEEDS_A_TEST))
+def test_E1_D1_R3_R4_P1_L1_worlds_whose_topics_are_diskless_are_clean(first: int) -> None:
+    done = simulate("--world", "diskless", "--seeds", str(SEEDS_A_TEST), "--first", str(first), "--workers", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{SEEDS_A_TEST} seeds, 0 failed" in done.stdout
+
+
+@pytest.mark.parametrize("world", ["node", "cluster", "transactions", "diskless"])
 def test_the_same_seed_does_the_same(world: str) -> None:
     told = {simulate("--seed", "4", "--world", world, hash_seed=hash_seed).stdout for hash_seed in ("0", "1", "2")}
     assert len(told) == 1
