@@ -74,6 +74,7 @@ from semel.broker.metadata_opening import (
     open_metadata,
 )
 from semel.broker.metrics.setup import NodeMetrics, metrics_callers
+from semel.broker.node_numbers import with_number
 from semel.broker.open_files import open_files_limit, warn_of_few_open_files
 from semel.broker.peers.encryption import PeerEncryption
 from semel.broker.peers.peers import Peers
@@ -247,10 +248,15 @@ class Node:
         warn_if_interpreted()
         if not isinstance(config, LoadedConfig):
             config = LoadedConfig(config or NodeConfig(), {})
+        storage, clock = storage or DiskStorage(), clock or SystemClock()
+        try:
+            config = await with_number(config, storage, clock, metadata_store)
+        except SemelError as error:
+            raise as_start_error(error, StartFailure.METADATA) from error
         node = cls(
             config,
-            storage or DiskStorage(),
-            clock or SystemClock(),
+            storage,
+            clock,
             executor,
             accept_data_loss=accept_data_loss,
             accept_loss_of=accept_loss_of,

@@ -43,7 +43,13 @@ class OwnSettings(PartConfig):
         "The directory with everything the node keeps: logs, journal, and the metadata unless metadata.url is set. "
         "One process at a time may use it.",
     )
-    node_id: int = setting(1, "This node's number in the cluster.", minimum=0, maximum=INT32_MAX)
+    node_id: int = setting(
+        1,
+        "This node's number in the cluster. -1: the one that its data directory has, or else one that no other node "
+        "has, from 1001 on, for nodes that have nothing on their disks.",
+        minimum=-1,
+        maximum=INT32_MAX,
+    )
     broker_rack: str = setting(
         "", "Where this node stands, a zone for instance. A partition's replicas are spread over racks; clients see it."
     )

@@ -119,5 +119,7 @@ def internal_topic_facts(node: Services) -> tuple[InternalTopicFacts, ...]:
 
 def _internal(node: Services, topic: TopicImage) -> InternalTopicFacts:
     wanted = internal_topic(node.config, topic.name, len(node.metadata.image.brokers)).replication_factor
+    if topic.is_diskless:
+        wanted = 1
     replicas = min(len(state.replicas) for state in topic.partitions)
     return InternalTopicFacts(topic.name, replicas, wanted, min_isr_of(topic, node.config.min_insync_replicas))

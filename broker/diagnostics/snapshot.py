@@ -304,6 +304,7 @@ async def _topics(node: Services, most: int) -> tuple[list[TopicFacts], int]:
                     replicas=min(len(state.replicas) for state in image.partitions),
                     deletes=config.is_deleted,
                     tight=tight_partitions(image, config.min_insync_replicas, PARTITIONS_SHOWN_MAX),
+                    is_diskless=image.is_diskless,
                 ),
             )
         )

@@ -50,6 +50,15 @@ _NAME_BYTES_MAX: Final = 255
 _SMALL_FILE_BYTES_MAX: Final = 64 << 10
 
 
+def number_in(storage: Storage, path: str) -> int | None:
+    """Return the number of the node that a meta.properties names; None where there is none, or it says nothing."""
+    if not storage.exists(path):
+        return None
+    lines = read_whole(storage, path, size_bytes_max=_SMALL_FILE_BYTES_MAX).decode(errors="replace").splitlines()
+    found = next((line.partition("=")[2].strip() for line in lines if line.startswith("node.id=")), "")
+    return int(found) if found.isdecimal() else None
+
+
 class DataFolder:
     """The folder of one node. `take` it before anything else is done with it."""
 

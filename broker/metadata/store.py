@@ -12,7 +12,7 @@ Rows are locked in one order: the node's, then the lease.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -59,6 +59,8 @@ METADATA_FILE: Final = "metadata.sqlite"
 """The database in the data folder, where no other is named."""
 _BESIDE: Final = ("", "-wal", "-shm", "-journal")
 """What SQLite's names of its files end in."""
+_NUMBER_LEASE: Final = "node.id "
+"""What the names of reserved numbers of nodes begin with."""
 CONTROLLER_LEASE: Final = "controller"
 SNAPSHOTS_KEPT: Final = 2
 NO_CONTROLLER_EPOCH: Final = 0
@@ -396,6 +398,49 @@ class MetadataStore(Database):
                 return lease
         except exc.IntegrityError:
             raise NotControllerError("another node has just become the controller") from None
+
+    def reserve_number(
+        self, holder: str, *, first: int, taken: Collection[int], session_ms: int, duration_ms: int, now_ms: int
+    ) -> int:
+        """Return the smallest number from `first` on for a new node, which nobody else gets for so long.
+
+        taken: numbers that are not to be given
+        session_ms: a node that was silent for so long, or has left, has its number no more
+        Raises `MetadataUnavailableError`.
+        """
+        while True:
+            try:
+                with self._transaction() as connection:
+                    time_ms = int(connection.execute(sa.select(self._now(now_ms))).scalar_one())
+                    used = {
+                        one.node_id
+                        for one in self._sessions(connection, now_ms)
+                        if not one.has_left and one.silent_ms < session_ms
+                    }
+                    names = LEASES.c.name.like(f"{_NUMBER_LEASE}%")
+                    reserved = {row.name: row for row in connection.execute(sa.select(LEASES).where(names))}
+                    number = first
+                    while (
+                        number in taken
+                        or number in used
+                        or ((row := reserved.get(f"{_NUMBER_LEASE}{number}")) and row.expires_at_ms > time_ms)
+                    ):
+                        number += 1
+                    name = f"{_NUMBER_LEASE}{number}"
+                    values = {"holder": holder, "expires_at_ms": time_ms + duration_ms}
+                    before = reserved.get(name)
+                    if before is None:
+                        connection.execute(LEASES.insert().values(name=name, epoch=1, **values))
+                        return number
+                    moved = connection.execute(
+                        LEASES.update()
+                        .where(LEASES.c.name == name, LEASES.c.epoch == before.epoch)
+                        .values(epoch=before.epoch + 1, **values)
+                    )
+                    if moved.rowcount == 1:
+                        return number
+            except exc.IntegrityError:
+                continue  # another node has just reserved it
 
     def renew_lease(
         self, lease: Lease, *, duration_ms: int, now_ms: int, known: Position = START, writer: Writer | None = None

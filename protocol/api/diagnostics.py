@@ -202,6 +202,7 @@ class TopicFacts:
     deletes: whether old records go by age
     tight:   the first partitions, also on other nodes, that have several replicas and none more than
              min.insync.replicas; a partition whose replicas are being moved is left out
+    is_diskless: whether its records are on no node's disk alone
     """
 
     topic: str
@@ -214,6 +215,7 @@ class TopicFacts:
     replicas: int
     deletes: bool
     tight: tuple[PartitionReplicas, ...] = ()
+    is_diskless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

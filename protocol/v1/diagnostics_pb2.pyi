@@ -332,7 +332,7 @@ class GroupFacts(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., members: _Optional[int] = ..., lag: _Optional[int] = ..., worst: _Optional[_Union[_common_pb2.TopicPartition, _Mapping]] = ..., worst_lag: _Optional[int] = ..., unread_since_ms: _Optional[int] = ..., last_commit_ms: _Optional[int] = ..., expires_ms: _Optional[int] = ..., rebalances_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TopicFacts(_message.Message):
-    __slots__ = ("topic", "partitions", "size_bytes", "largest_partition", "largest_bytes", "retention_ms", "min_insync_replicas", "replicas", "deletes", "tight")
+    __slots__ = ("topic", "partitions", "size_bytes", "largest_partition", "largest_bytes", "retention_ms", "min_insync_replicas", "replicas", "deletes", "tight", "is_diskless")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -343,6 +343,7 @@ class TopicFacts(_message.Message):
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     DELETES_FIELD_NUMBER: _ClassVar[int]
     TIGHT_FIELD_NUMBER: _ClassVar[int]
+    IS_DISKLESS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partitions: int
     size_bytes: int
@@ -353,7 +354,8 @@ class TopicFacts(_message.Message):
     replicas: int
     deletes: bool
     tight: _containers.RepeatedCompositeFieldContainer[PartitionReplicas]
-    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., size_bytes: _Optional[int] = ..., largest_partition: _Optional[int] = ..., largest_bytes: _Optional[int] = ..., retention_ms: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., replicas: _Optional[int] = ..., deletes: bool = ..., tight: _Optional[_Iterable[_Union[PartitionReplicas, _Mapping]]] = ...) -> None: ...
+    is_diskless: bool
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., size_bytes: _Optional[int] = ..., largest_partition: _Optional[int] = ..., largest_bytes: _Optional[int] = ..., retention_ms: _Optional[int] = ..., min_insync_replicas: _Optional[int] = ..., replicas: _Optional[int] = ..., deletes: bool = ..., tight: _Optional[_Iterable[_Union[PartitionReplicas, _Mapping]]] = ..., is_diskless: bool = ...) -> None: ...
 
 class PartitionReplicas(_message.Message):
     __slots__ = ("partition", "replicas")

@@ -238,7 +238,8 @@ def _throttled(node: NodeSnapshot) -> Iterator[Finding]:
 def _too_few_replicas(cluster: Cluster, node: NodeSnapshot) -> Iterator[Finding]:
     if len(node.nodes) <= 1:
         return
-    single = sorted({topic.topic for each in cluster.nodes for topic in each.topics if topic.replicas == 1})
+    topics = (topic for each in cluster.nodes for topic in each.topics)
+    single = sorted({topic.topic for topic in topics if topic.replicas == 1 and not topic.is_diskless})
     if single:
         yield Finding(
             KINDS["replication-factor-one"],

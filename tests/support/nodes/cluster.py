@@ -75,12 +75,12 @@ class Cluster:
         self._settings = {**SMALL, **QUICK, "cluster_secret_file": secret_file(folder), **settings}
         self.url = sqlite_url(str(folder / "metadata.sqlite"))
 
-    def config(self, node_id: int, **settings: Any) -> NodeConfig:
+    def config(self, node_id: int, /, **settings: Any) -> NodeConfig:
         mine = {"node_id": node_id, "data_dir": "/data", "metadata_url": self.url}
         return NodeConfig(**{"peer_listen": "127.0.0.1:0", **self._settings, **mine, **settings})
 
     async def start(
-        self, node_id: int, *, may_join: bool = True, accept_metadata_loss: bool = False, **settings: Any
+        self, node_id: int, /, *, may_join: bool = True, accept_metadata_loss: bool = False, **settings: Any
     ) -> Node:
         config = self.config(node_id, **settings)
         store = self.stores[node_id] = CutStore(config.metadata_url, timeout_ms=config.metadata_timeout_ms)

@@ -313,3 +313,9 @@ def test_a_node_with_a_full_disk_that_leads_nothing_refuses_nobody() -> None:
     (found,) = [each for each in of_nodes(full, *others) if each.kind.name == "disk-full"]
     assert "other nodes lead in its place" in found.what
     assert found.happens.startswith("this node may lead again once")
+
+
+def test_a_diskless_topic_needs_no_second_replica() -> None:
+    single = replace(REPLICATED, topic="single", replicas=1, min_insync_replicas=1)
+    assert "replication-factor-one" in findings(three(topics=(single,)))
+    assert findings(three(topics=(replace(single, is_diskless=True),))) == {}
