@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from semel.broker.acls.authorizer import Authorizer
 from semel.broker.audit.log import Audit
@@ -19,6 +19,14 @@ from semel.group_coordinator.coordinator import GroupCoordinator
 from semel.protocol.ids import TopicPartition
 from semel.runtime.clock import Clock
 from semel.txn_coordinator.coordinator import TransactionCoordinator
+
+
+class Commits(NamedTuple):
+    """What a node has committed of its diskless partitions since its start, and what waits for that."""
+
+    commits: int
+    entries: int
+    waiting_bytes: int
 
 
 class RemoteStatus(Protocol):
@@ -58,6 +66,10 @@ class RemoteStatus(Protocol):
 
     def requests(self) -> Mapping[str, int]:
         """Return how many were sent to the store: put, get, delete, list."""
+        ...
+
+    def committed(self) -> Commits:
+        """Return what was committed of diskless partitions."""
         ...
 
     def troubles(self) -> Mapping[TopicPartition, str]:

@@ -24,6 +24,7 @@ from semel.broker.log.producer_state import PackedEntry
 from semel.broker.logs.commit_tracker import CommitTracker
 from semel.broker.logs.partition import Partition
 from semel.broker.metadata.off_loop import call_off_loop
+from semel.broker.services import Commits
 from semel.broker.tiers.object_store import ObjectStore
 from semel.broker.tiers.partition_tier import PartitionTier
 from semel.broker.tiers.remote_log import RemoteLog
@@ -130,11 +131,14 @@ class Diskless:
     def error(self) -> str:
         return self.writer.error
 
+    def committed(self) -> Commits:
+        return Commits(self.writer.commits, self.writer.entries, self.writer.waiting_bytes)
+
     def claim_of(self, partition: Partition) -> str:
         claim = self._claims.get((partition.topic_id, partition.tp.partition))
         return claim.id if claim is not None and claim.log is partition.log else ""
 
-    def committed(self, partition: Partition, entry: Entry) -> None:
+    def entry_committed(self, partition: Partition, entry: Entry) -> None:
         claim = self._claims.get((partition.topic_id, partition.tp.partition))
         if claim is None or claim.log is not partition.log:
             return
@@ -213,14 +217,16 @@ class Diskless:
             if found.claim != claim:
                 self._claims.pop(key, None)
                 raise _led_elsewhere(partition)
-            if is_new:
+            if is_new and not (partition.log_end_offset == found.end_offset == remote.end_offset == 0):
                 await self._begin_again(part, remote, found)
-            else:
-                claimed = self._claims[key]
-                claimed.proven_s = self.clock.monotonic()
-                part.proves_end = self._is_end_proven
-                part.take(remote)
-                self.on_ready(partition.tp)
+                return
+            if is_new:
+                self._claims[key] = _Claim(claim, partition.log, [])  # nothing was ever written to it
+            claimed = self._claims[key]
+            claimed.proven_s = self.clock.monotonic()
+            part.proves_end = self._is_end_proven
+            part.take(remote)
+            self.on_ready(partition.tp)
 
     async def _begin_again(self, part: PartitionTier, remote: RemoteLog, found: Log) -> None:
         partition, node = part.partition, self._storage.node

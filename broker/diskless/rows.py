@@ -100,7 +100,8 @@ class DisklessRows(Database):
             ).one_or_none()
             if known is None:
                 insert = self._insert(DISKLESS_LOGS).values(**_columns_of(key), **values, end_offset=0)
-                return connection.execute(insert.on_conflict_do_nothing()).rowcount == 1
+                made = insert.on_conflict_do_nothing().returning(DISKLESS_LOGS.c.claim)
+                return connection.execute(made).one_or_none() is not None
             if known.leader_epoch > leader_epoch:
                 return False
             connection.execute(DISKLESS_LOGS.update().where(_is_of(DISKLESS_LOGS, key)).values(**values))

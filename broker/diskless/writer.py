@@ -72,7 +72,7 @@ class Place(Protocol):
         """Ask the database. Raises `SemelError`."""
         ...
 
-    def committed(self, partition: Partition, entry: Entry) -> None:
+    def entry_committed(self, partition: Partition, entry: Entry) -> None:
         """Take note that an entry was committed."""
         ...
 
@@ -140,7 +140,7 @@ class Writer:
         """Why the last attempt failed; empty where it did not."""
         self.busy: set[str] = set()
         """The keys of objects that are being written, or committed."""
-        self.commits = self.inline_bytes = self.objects = 0
+        self.commits = self.entries = self.inline_bytes = self.objects = 0
 
     # --- Taking appends -----------------------------------------------------------------------------------------------
 
@@ -319,7 +319,8 @@ class Writer:
             self.waiting_bytes -= len(run.data)
             partition = run.pending.partition
             if entry.key in found.led:
-                self._place.committed(partition, entry.entry)
+                self.entries += 1
+                self._place.entry_committed(partition, entry.entry)
                 if partition.offline_error is None:
                     partition.made_durable(run.pending.end_offset)
             else:

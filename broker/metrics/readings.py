@@ -299,6 +299,10 @@ class NodeReader:
             yield _plain("semel.remote.failed_reads", tier.failed_reads)
             yield _plain("semel.remote.failing", len(tier.troubles()))
             yield _plain("semel.remote.cache", tier.cached_bytes)
+            committed = tier.committed()
+            yield _plain("semel.diskless.commits", committed.commits)
+            yield _plain("semel.diskless.entries", committed.entries)
+            yield _plain("semel.diskless.waiting", committed.waiting_bytes)
         yield _by(
             "semel.partitions",
             [

@@ -335,6 +335,15 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
                 "Held in memory of what was read there (bound: remote.log.reader.cache.bytes).",
             ),
             Instrument(
+                "semel.diskless.commits", "{commit}", _C,
+                "Transactions of the metadata's database that committed appends to diskless partitions.",
+            ),
+            Instrument("semel.diskless.entries", "{entry}", _C, "Rows that they wrote: runs of batches."),
+            Instrument(
+                "semel.diskless.waiting", "By", _G,
+                "Appended to diskless partitions and not committed yet: producers are refused from 128 MiB on.",
+            ),
+            Instrument(
                 "semel.producer.ids", "{producer}", _G,
                 "Producer ids that the partitions remember together (producer.ids.max); while they are too many, "
                 "semel.produce.refused counts THROTTLING_QUOTA_EXCEEDED.",

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from semel.broker.log.config import UNLIMITED
 from semel.broker.logs.partition import Partition
+from semel.broker.services import Commits
 from semel.broker.tiers.copying import Copier
 from semel.broker.tiers.object_store import longest_upload_ms
 from semel.broker.tiers.partition_tier import PartitionTier
@@ -44,6 +45,10 @@ class Tail(Protocol):
     @property
     def error(self) -> str:
         """Why nothing is committed now; empty where it is."""
+        ...
+
+    def committed(self) -> Commits:
+        """Return what was committed since the node's start, and what waits for that."""
         ...
 
     async def look_up(self, part: PartitionTier) -> None:
@@ -153,6 +158,9 @@ class Tier:
                     size_bytes + part.remote.stored_bytes,
                 )
         return found
+
+    def committed(self) -> Commits:
+        return self._tail.committed()
 
     def troubles(self) -> dict[TopicPartition, str]:
         return {one.partition.tp: why for one in self.parts() if (why := one.error or one.read_error)}

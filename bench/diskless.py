@@ -1,0 +1,250 @@
+"""Diskless topics: PostgreSQL for order, and an object store in memory that answers as slowly as S3 (by a model).
+
+    python -P bench/diskless.py           about two minutes; PostgreSQL has to be installed
+    python -P bench/diskless.py --quick   once and small: does it still run?
+
+The store's PUT takes 80 ms, 300 ms at the 99th percentile, its GET 20 and 100. The client is librdkafka, in this
+process, beside the node: both share the machine's cores with PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from harness import Figure, data_folder, machine, number, percentile, print_table, write_json
+
+import semel
+from semel.broker.diskless.rows import DisklessRows, Entry, NewEntry
+from semel.cli.demo.database import DemoDatabase
+from semel.protocol.crc32c import crc32c
+
+RECORD_BYTES: Final = 1_000
+PARTITIONS: Final = 8
+TOPIC: Final = "events"
+GIB: Final = 1 << 30
+MONTH_S: Final = 30 * 86_400
+PUT_COSTS, GIB_MONTH_COSTS, ZONE_GIB_COSTS = 0.005 / 1_000, 0.023, 0.02
+"""List prices of S3 Standard and of traffic between zones (both directions) in us-east-1, in dollars."""
+
+
+class Running:
+    """A node on a modelled store."""
+
+    def __init__(self, folder: str, url: str, *settings: str) -> None:
+        script = Path(__file__).with_name("modelled_node.py")
+        with open(f"{folder}.log", "a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(script), folder, url, *settings],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+        assert self._process.stdout is not None
+        words = self._process.stdout.readline().split()
+        assert words[:1] == ["ready"], Path(f"{folder}.log").read_text()[-2_000:]
+        self.kafka, self.grpc = words[1:]
+
+    def counted(self) -> dict[str, int]:
+        """Return what it has asked of the store, and committed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        found: dict[str, int] = json.loads(self._process.stdout.readline())
+        return found
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class Latencies:
+    """How long records took until they were acknowledged, and until they were read, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[float] = []
+        self.read: list[float] = []
+
+
+def paced(node: Running, bytes_per_second: float, seconds: float) -> Latencies:
+    """Produce at a rate, and read at the same time."""
+    found, done = Latencies(), threading.Event()
+    reader = threading.Thread(target=read, args=(node, found, done))
+    reader.start()
+    producer = Producer({"bootstrap.servers": node.kafka, "linger.ms": 5, "acks": "all"})
+    begun, sent = time.monotonic(), 0
+    body = os.urandom(RECORD_BYTES - 8)
+
+    def acknowledged(error: object, message: Message) -> None:
+        assert error is None, error
+        sent_ns = int.from_bytes((message.value() or b"")[:8], "big")
+        found.acknowledged.append((time.monotonic_ns() - sent_ns) / 1e6)
+
+    while (elapsed := time.monotonic() - begun) < seconds:
+        wanted = int(elapsed * bytes_per_second / RECORD_BYTES)
+        while sent < wanted:
+            value = time.monotonic_ns().to_bytes(8, "big") + body
+            is_sample = sent % 20 == 0
+            try:
+                producer.produce(TOPIC, value, on_delivery=acknowledged if is_sample else None)
+            except BufferError:
+                producer.poll(0.01)
+                continue
+            sent += 1
+        producer.poll(0.001)
+    assert producer.flush(60) == 0
+    time.sleep(0.5)
+    done.set()
+    reader.join()
+    return found
+
+
+def read(node: Running, found: Latencies, done: threading.Event) -> None:
+    consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "bench", "queued.min.messages": 10_000_000})
+    consumer.assign([TopicPartition(TOPIC, each, -1) for each in range(PARTITIONS)])
+    count = 0
+    while not done.is_set():
+        for message in consumer.consume(1_000, 0.05):
+            if message.error() is None:
+                if count % 20 == 0:
+                    sent_ns = int.from_bytes((message.value() or b"")[:8], "big")
+                    found.read.append((time.monotonic_ns() - sent_ns) / 1e6)
+                count += 1
+    consumer.close()
+
+
+def transactions(node: Running, seconds: float) -> list[float]:
+    """Return how long transactions of one record took, in milliseconds."""
+    took: list[float] = []
+    with semel.Producer(node.grpc, transactional_id="bench") as producer:
+        with producer.transaction():
+            producer.send(TOPIC, b"the first of everything", partition=0)
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            begun = time.monotonic()
+            with producer.transaction():
+                producer.send(TOPIC, b"x" * 100, partition=0)
+            took.append((time.monotonic() - begun) * 1_000)
+    return took
+
+
+def statements(url: str, partitions: int, count: int) -> list[float]:
+    """Return how long a commit of one small entry in each of so many partitions took, in milliseconds."""
+    rows = DisklessRows(url)
+    topic_id, data = uuid.uuid4(), b"x" * 200
+    for each in range(partitions):
+        assert rows.claim((topic_id, each), "bench", 0, 1)
+    took: list[float] = []
+    for at in range(count):
+        entry = Entry(at, at + 1, "", 0, len(data), crc32c(data), data)
+        entries = [NewEntry((topic_id, each), "bench", entry) for each in range(partitions)]
+        begun = time.monotonic()
+        assert len(rows.commit(entries).led) == partitions
+        took.append((time.monotonic() - begun) * 1_000)
+    rows.forget_topic(str(topic_id))
+    rows.close()
+    return took
+
+
+def take_over(node: Running, folder: str, url: str) -> tuple[Running, float]:
+    """Kill a node, and return another one on the same rows, with the seconds until it serves what it has read.
+
+    What only the modelled store had is gone with the process, so this topic has small entries alone.
+    """
+    with semel.Producer(node.grpc) as producer:
+        for at in range(400):
+            producer.send("small", b"%d" % at, partition=0).result()
+    node.kill()
+    begun = time.monotonic()
+    again = Running(folder, url)
+    with semel.Producer(again.grpc) as producer:
+        producer.send("small", b"after", partition=0).result()
+    return again, time.monotonic() - begun
+
+
+def latency(name: str, values: list[float]) -> list[Figure]:
+    return [
+        Figure("diskless", f"{name}, {which}", percentile(values, share), "ms")
+        for which, share in (("p50", 0.5), ("p99", 0.99))
+    ]
+
+
+def costs(put_per_gib: float) -> list[Figure]:
+    """A month at three rates, kept for seven days: beside topics with three replicas in three zones."""
+    figures = []
+    for mib in (1, 10, 100):
+        gib_a_month, held_gib = mib * MONTH_S / 1_024, mib * 7 * 86_400 / 1_024
+        diskless = gib_a_month * put_per_gib * PUT_COSTS + held_gib * GIB_MONTH_COSTS
+        classic = gib_a_month * 2 * ZONE_GIB_COSTS + 3 * held_gib * 0.08
+        figures.append(
+            Figure("diskless", f"a month at {mib} MiB/s", diskless, "$", bound=f"three replicas: {number(classic)} $")
+        )
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rate", type=float, default=20.0, metavar="MB/s")
+    arguments = parser.parse_args()
+    seconds, rate = (3.0, 5.0) if arguments.quick else (20.0, arguments.rate)
+    binaries = DemoDatabase.find()
+    if binaries is None:
+        raise SystemExit("PostgreSQL is not installed: apt-get install postgresql")
+    database = DemoDatabase(binaries)
+    database.make()
+    figures: list[Figure] = []
+    try:
+        url, _ = database.link()
+        with data_folder() as folder:
+            os.mkdir(folder)
+            node = Running(folder, url)
+            with semel.Admin(node.grpc) as admin:
+                admin.create_topic(TOPIC, partitions=PARTITIONS)
+                admin.create_topic("small", partitions=1)
+            paced(node, 1e6, 1.0)  # the first of everything
+            for name, a_second in (("20 records a second", 20_000.0), (f"{rate:g} MB/s", rate * 1e6)):
+                before = node.counted()
+                found = paced(node, a_second, seconds)
+                after = {what: count - before[what] for what, count in node.counted().items()}
+                figures += latency(f"{name}: acknowledged", found.acknowledged)
+                figures += latency(f"{name}: read", found.read)
+                figures.append(_of(name, "commits a second", after["commits"] / seconds))
+                figures.append(_of(name, "rows a second", after["entries"] / seconds))
+                figures.append(_of(name, "objects a second", after["objects"] / seconds))
+            put_per_gib = after["put"] / (rate * 1e6 * seconds / GIB)
+            figures.append(Figure("diskless", f"{rate:g} MB/s: PUT a GiB", put_per_gib, ""))
+            took = transactions(node, seconds / 4)
+            figures += latency("a transaction of one record", took)
+            figures.append(Figure("diskless", "transactions a second", 1_000 * len(took) / sum(took), ""))
+            node, again_s = take_over(node, folder, url)
+            figures.append(Figure("diskless", "killed, and serves again from 400 entries", again_s, "s"))
+            node.kill()
+        for partitions in (1, 100):
+            took = statements(url, partitions, 20 if arguments.quick else 200)
+            figures += latency(f"the commit of {partitions} partitions", took)
+        figures += costs(put_per_gib)
+    finally:
+        database.remove()
+    print(machine())
+    print_table(figures)
+    more: dict[str, Any] = {"rate": rate, "seconds": seconds}
+    print(write_json("diskless", figures, more))
+
+
+def _of(name: str, what: str, value: float) -> Figure:
+    return Figure("diskless", f"{name}: {what}", value, "")
+
+
+if __name__ == "__main__":
+    main()
