@@ -100,6 +100,7 @@ class DisklessRows(Database):
             ).one_or_none()
             if known is None:
                 insert = self._insert(DISKLESS_LOGS).values(**_columns_of(key), **values, end_offset=0)
+                # Not by `rowcount`: not every driver counts the rows of an INSERT.
                 made = insert.on_conflict_do_nothing().returning(DISKLESS_LOGS.c.claim)
                 return connection.execute(made).one_or_none() is not None
             if known.leader_epoch > leader_epoch:
