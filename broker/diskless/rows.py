@@ -87,7 +87,7 @@ class DisklessRows(Database):
     def create(self) -> None:
         """Create the tables where they are missing."""
         with self._transaction() as connection:
-            REMOTE_TABLES.create_all(connection)
+            self._create_tables(connection, REMOTE_TABLES)
 
     # --- Leading ------------------------------------------------------------------------------------------------------
 

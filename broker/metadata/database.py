@@ -29,6 +29,7 @@ _IDLE_MS_MAX: Final = 2_000
 """So long a node that is frozen, or loses its power, in a transaction may hold its locks. Without this nobody could
 elect leaders until the server finds the connection dead: after two hours, as systems are set up.
 """
+_CREATION_LOCK: Final = 0x53656D656C  # "Semel": PostgreSQL's advisory lock for creating the tables
 _IN_DOUBT: Final = frozenset({"01000", "57P01"})
 """Warnings of a COMMIT that no standby has: its wait was canceled, or its connection terminated."""
 
@@ -156,6 +157,14 @@ class Database:
             raise MetadataUnavailableError(
                 f"the metadata database {self.location} failed: {reason[0] if reason else type(error).__name__}"
             ) from error
+
+    def _create_tables(self, connection: sa.Connection, tables: sa.MetaData) -> None:
+        """Create what is missing. Nodes that start at the same time do it one after the other: PostgreSQL refuses the
+        later ones otherwise.
+        """
+        if not self._is_sqlite:
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
+        tables.create_all(connection)
 
     def _connected(self, raw: Any, _record: object) -> None:
         self._raw = raw

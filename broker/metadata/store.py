@@ -66,7 +66,6 @@ SNAPSHOTS_KEPT: Final = 2
 NO_CONTROLLER_EPOCH: Final = 0
 """Of changes that any node may make: leases begin with 1."""
 
-_CREATION_LOCK: Final = 0x53656D656C  # "Semel": PostgreSQL's advisory lock for creating the tables
 
 
 class MetadataConflictError(RetriableError):
@@ -155,9 +154,7 @@ class MetadataStore(Database):
         Semel made the tables.
         """
         with self._transaction() as connection:
-            if not self._is_sqlite:
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
-            TABLES.create_all(connection)
+            self._create_tables(connection, TABLES)
             found = connection.execute(sa.select(sa.func.max(SCHEMA.c.version))).scalar()
             if found is None:
                 connection.execute(SCHEMA.insert().values(version=SCHEMA_VERSION))

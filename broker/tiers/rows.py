@@ -67,7 +67,7 @@ class RemoteRows(Database):
     def create(self) -> None:
         """Create the tables where they are missing."""
         with self._transaction() as connection:
-            REMOTE_TABLES.create_all(connection)
+            self._create_tables(connection, REMOTE_TABLES)
 
     def versions(self, keys: Collection[PartitionKey]) -> dict[PartitionKey, int]:
         """Return the version of each partition that has one."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from uuid import UUID
 
 import pytest
@@ -55,6 +57,23 @@ def rows(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RemoteRows]
     made.create()
     yield made
     made.close()
+
+
+@pytest.mark.postgresql
+def test_nodes_that_start_together_all_find_the_tables(postgresql_url: str) -> None:
+    nodes = [RemoteRows(postgresql_url) for _ in range(6)]
+    try:
+        together = Barrier(len(nodes))
+
+        def create(node: RemoteRows) -> None:
+            together.wait()
+            node.create()
+
+        with ThreadPoolExecutor(len(nodes)) as threads:
+            list(threads.map(create, nodes))
+    finally:
+        for node in nodes:
+            node.close()
 
 
 def copied(rows: RemoteRows, known: RemoteLog, one: RemoteSegment, *, start: int = 0) -> RemoteLog:
