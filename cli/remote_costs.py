@@ -117,7 +117,7 @@ def print_remote(state: RemoteState, prices: Prices, limit: int) -> None:
     if not priced:
         print("a directory has no price: give --price-per-gib-month and so on for an estimate of what it costs")
         return
-    for line in _estimate_lines(estimate(state, prices), prices):
+    for line in estimate_lines(estimate(state, prices), prices):
         print(line)
 
 
@@ -150,7 +150,8 @@ def _cells(use: RemoteUse) -> tuple[str, ...]:
     return (*requests, *map(size, (use.sent_bytes, use.read_bytes, use.stored_bytes)))
 
 
-def _estimate_lines(found: Estimate, prices: Prices) -> Iterator[str]:
+def estimate_lines(found: Estimate, prices: Prices) -> Iterator[str]:
+    """Say in words about what a month costs, and how that was found."""
     from semel.sdk.diagnosis.remote_costs import MONTH_DAYS, Prices
 
     is_s3 = prices == Prices()

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from semel.cli.demo.bill import Bill, Meter
 from semel.cli.demo.database import DemoDatabase
 from semel.cli.demo.interrupted_link import InterruptedLink, Link
+from semel.cli.demo.object_store import DemoStore
 from semel.cli.demo.processes import NodeProcess
 from semel.protocol.errors import SemelError
 from semel.runtime.ports import free_ports
@@ -33,13 +35,15 @@ _ALONE_S: Final = 9.0
 """Longer than a node without the database may lead on: three sessions."""
 _HEAL_S: Final = 60.0
 STRIKES: Final = ("kill", "freeze", "cut", "unhook", "database", "lose")
+DISKLESS_STRIKES: Final = ("lose",)
+"""What is done to nodes that have nothing of their own."""
 SAYS: Final = {
     "kill": "one is ended by SIGKILL",
     "freeze": f"one is frozen for {_FROZEN_S:g} s",
     "cut": f"one is cut off from the others for {_CUT_S:g} s",
     "unhook": f"one is cut off from the database for {_ALONE_S:g} s",
     "database": f"the database is killed, for all, for {_AWAY_S:g} s",
-    "lose": "one loses its data directory for good",
+    "lose": "one is ended by SIGKILL and starts again empty",
 }
 
 
@@ -51,6 +55,8 @@ class DemoNode(NodeProcess):
 
     def __init__(self, folder: Path, node_id: int, url: str, to_database: Link | None, secret: Path) -> None:
         (peer_port,) = free_ports(1)
+        self.node_id = node_id
+        self.metadata_url = url
         self.to_database = to_database
         self.link = InterruptedLink(peer_port)
         super().__init__(
@@ -61,9 +67,8 @@ class DemoNode(NodeProcess):
                 f"cluster.secret.file={secret}",
                 f"peer.listen=127.0.0.1:{peer_port}",
                 f"peer.advertised=127.0.0.1:{self.link.port}",
-                f"default.replication.factor={NODES}",
-                f"min.insync.replicas={NODES - 1}",
             ),
+            environment=DemoStore.ENVIRONMENT,
         )
         self._log_path = folder / f"node-{node_id}.log"
 
@@ -96,8 +101,11 @@ class Probed:
 class DemoCluster:
     """Three nodes as the demo sees them. What was broken is repaired in the background, before the next fault."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, store: DemoStore | None = None) -> None:
+        """`store` has the records of all topics, which are diskless then. None: nodes have them, all three of them."""
         folder.mkdir(parents=True, exist_ok=True)
+        self.store = store
+        self._meter = Meter()
         binaries = DemoDatabase.find()
         self.database = None if binaries is None else DemoDatabase(binaries)
         file_url = f"sqlite:///{folder}/metadata.sqlite"
@@ -119,12 +127,24 @@ class DemoCluster:
     def start(self) -> None:
         if self.database is not None:
             self.database.make()
+        if self.store is not None:
+            self.store.start()
+        for node in self.nodes:
+            for setting in self._topic_settings():
+                node.add_setting(setting)
         starts = [threading.Thread(target=self._start_one, args=(node,)) for node in self.nodes]
         for start in starts:
             start.start()
         for start in starts:
             start.join()
         self._raise_failure()
+
+    def _topic_settings(self) -> tuple[str, ...]:
+        if self.store is None:
+            return f"default.replication.factor={NODES}", f"min.insync.replicas={NODES - 1}"
+        # Nodes that are back lead something at the next look: here that is not in five minutes.
+        quick = "leader.imbalance.check.interval.seconds=1"
+        return f"remote.storage.url={self.store.url}", "log.diskless.enable=true", quick
 
     def _start_one(self, node: NodeProcess) -> None:
         try:
@@ -157,6 +177,8 @@ class DemoCluster:
         begun = time.monotonic()
         try:
             if what in ("kill", "lose"):
+                if self.store is not None:
+                    self._meter.read(self.bootstrap, node.node_id)
                 node.kill()
                 if what == "lose":
                     shutil.rmtree(node.data_dir)
@@ -184,15 +206,29 @@ class DemoCluster:
             self._failure = error
 
     def _wait_until_in_sync(self) -> None:
-        """Let all replicas be in sync again: two nodes at once are more than three can lose."""
+        """Let all replicas be in sync again: two nodes at once are more than three can lose. Diskless partitions have
+        one replica, which has to have a leader; so that the next one that is killed leads something, all of them do.
+        """
         deadline = time.monotonic() + _HEAL_S
         with Admin(self.bootstrap, api_timeout_ms=2_000) as admin:
             while time.monotonic() < deadline:
                 with suppress(SemelError):
-                    topics = admin.topics()
-                    if all(len(one.isr) == len(one.replicas) for topic in topics for one in topic.partitions):
+                    partitions = [
+                        one
+                        for topic in admin.topics(include_internal=self.store is not None)
+                        for one in topic.partitions
+                    ]
+                    are_in_sync = all(len(one.isr) == len(one.replicas) for one in partitions)
+                    leaders = {one.leader_id for one in partitions}
+                    if are_in_sync and (self.store is None or leaders == {node.node_id for node in self.nodes}):
                         return
                 time.sleep(0.2)
+
+    def bill(self) -> Bill | None:
+        """Return what was asked of the store until now; None where there is none. Raises `SemelError`."""
+        if self.store is None:
+            return None
+        return self._meter.bill(self.bootstrap, {node.node_id for node in self.nodes}, self.nodes[0].metadata_url)
 
     def log_tail(self) -> str:
         return "\n".join(f"node {number}:\n{node.log_tail(8)}" for number, node in enumerate(self.nodes, start=1))
@@ -207,6 +243,8 @@ class DemoCluster:
             stop.join()
         for node in self.nodes:
             node.link.close()
+        if self.store is not None:
+            self.store.stop()
         if self.database is not None:
             self.database.remove()
 

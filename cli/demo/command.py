@@ -9,6 +9,7 @@ import typer
 
 from semel.cli.common import command_app, examples, fails_well
 from semel.cli.signals import finishing_on_signals
+from semel.protocol.errors import UsageError
 
 app = command_app()
 
@@ -28,7 +29,7 @@ def demo(
             max=50,
             metavar="N",
             help="How often the node is killed, 5 times unless you say so; with --cluster, how many faults nodes have: "
-            "one of each kind.",
+            "one of each kind; with --diskless, how often one of the nodes is killed and emptied: 12 times.",
         ),
     ] = None,
     zombies: Annotated[
@@ -46,6 +47,15 @@ def demo(
             "directory for good, while the flights come.",
         ),
     ] = False,
+    diskless: Annotated[
+        bool,
+        typer.Option(
+            "--diskless",
+            help="Run on three nodes that have nothing of their own: all topics are diskless, with an S3 of the demo's "
+            "own for the bytes (moto; a directory where it is not installed), and PostgreSQL where it is. Each node "
+            "that is killed is replaced by an empty one. At the end it says what that would cost a month.",
+        ),
+    ] = False,
     compare: Annotated[bool, typer.Option(help="Run again without idempotence and transactions, to compare.")] = True,
     folder: Annotated[
         Path | None,
@@ -57,13 +67,16 @@ def demo(
     Several instances in one group read 336,776 flights from a topic, write each enriched to another, and count them by
     carrier. Every transaction has outputs and source offsets. At the end the output is read and compared with the data.
     """
-    from semel.cli.demo.cluster import STRIKES
+    from semel.cli.demo.run import Kind
     from semel.cli.demo.show import show
 
+    if cluster and diskless:
+        raise UsageError("--cluster and --diskless are two demos: run one after the other")
+    kind = Kind.DISKLESS if diskless else Kind.CLUSTER if cluster else Kind.NODE
     if node_kills is None:
-        node_kills = len(STRIKES) if cluster else 5
+        node_kills = kind.node_kills
     with finishing_on_signals():  # the processes that it started end with it
         show(
             records, instances, kills, node_kills, zombies, seed,
-            compare=compare and not cluster, folder=folder, is_cluster=cluster,
+            compare=compare and kind is Kind.NODE, folder=folder, kind=kind,
         )  # fmt: skip

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -26,12 +26,18 @@ class NodeProcess:
     """`semel serve` on free ports of this machine, which stay the same when it is started again."""
 
     def __init__(
-        self, data_dir: Path, *, program: Sequence[str] = ("-P", "-m", "semel.cli"), settings: Sequence[str] = ()
+        self,
+        data_dir: Path,
+        *,
+        program: Sequence[str] = ("-P", "-m", "semel.cli"),
+        settings: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`program` is what Python runs; `settings` are NAME=VALUE for `--set`."""
+        """`program` is what Python runs; `settings` are NAME=VALUE for `--set`; `environment` is added to ours."""
         self.data_dir = data_dir
         self._base_command = [sys.executable, *program, "serve", "--data-dir", str(data_dir)]
         self._settings = list(settings)
+        self._environment = dict(environment or {})
         grpc_port, kafka_port = free_ports(2)
         self.bootstrap: str = f"127.0.0.1:{grpc_port}"
         self.kafka_address = f"127.0.0.1:{kafka_port}"
@@ -53,7 +59,9 @@ class NodeProcess:
         for setting in self._settings:
             command += ["--set", setting]
         with self._log_path.open("a") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)  # noqa: S603
+            self._process = subprocess.Popen(  # noqa: S603
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **self._environment}
+            )
         watchdog = threading.Timer(READY_TIMEOUT_S, self._process.kill)
         watchdog.start()
         try:

@@ -9,11 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
-from semel.cli.demo.cluster import NODES, PROBE_TOPIC, STRIKES, DemoCluster, Probe, pauses
+from semel.cli.demo.bill import Bill
+from semel.cli.demo.cluster import DISKLESS_STRIKES, NODES, PROBE_TOPIC, STRIKES, DemoCluster, Probe, pauses
 from semel.cli.demo.flights import Flight
 from semel.cli.demo.judge import Verdict, judge
+from semel.cli.demo.object_store import DemoStore
 from semel.cli.demo.processes import Ensemble, NodeProcess
 from semel.cli.demo.worker import ENRICHED, GROUP, INPUT, PER_CARRIER
 from semel.protocol.errors import FatalError, SemelError
@@ -28,11 +31,29 @@ CLUSTER_LOAD_S = 75.0
 """So long flights come while nodes of a cluster fail: each fault and its repair takes seconds."""
 
 
+class Kind(Enum):
+    """What the pipeline runs on: one node, three that replicate, or three whose records are in an object store."""
+
+    NODE = "node"
+    CLUSTER = "cluster"
+    DISKLESS = "diskless"
+
+    @property
+    def node_kills(self) -> int:
+        """How often something is done to a node, unless somebody says otherwise."""
+        return {Kind.NODE: 5, Kind.CLUSTER: len(STRIKES), Kind.DISKLESS: 12}[self]
+
+    @property
+    def strikes(self) -> tuple[str, ...]:
+        """What is done to the nodes of a cluster."""
+        return DISKLESS_STRIKES if self is Kind.DISKLESS else STRIKES
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a run does. Kills are spread over the progress, so that a fast machine gets as many as a slow one.
 
-    strikes: what is done to a cluster's nodes, one after the other and again from the first
+    strikes: what is done to a cluster's nodes, one after the other and again from the first; empty: as its kind says
     load_s:  so long flights come to a cluster
     """
 
@@ -43,8 +64,8 @@ class Plan:
     zombies: int
     batch: int
     seed: int
-    nodes: int = 1
-    strikes: tuple[str, ...] = STRIKES
+    kind: Kind = Kind.NODE
+    strikes: tuple[str, ...] = ()
     load_s: float = CLUSTER_LOAD_S
 
 
@@ -56,6 +77,7 @@ class Outcome:
     pauses_s: what was done to nodes of a cluster, by `cluster.STRIKES`, and how long clients waited each time at most
     probes_s: how long each record of a probe took to be acknowledged, with and without faults
     database: what has the nodes' metadata
+    bill:     what was asked of the object store, where topics are diskless
     """
 
     verdict: Verdict
@@ -69,6 +91,7 @@ class Outcome:
     pauses_s: dict[str, list[float]] = field(default_factory=dict)
     probes_s: list[float] = field(default_factory=list)
     database: str = ""
+    bill: Bill | None = None
 
 
 Progress = Callable[[str, int, int], None]
@@ -77,7 +100,7 @@ Progress = Callable[[str, int, int], None]
 
 def run(plan: Plan, flights: Sequence[Flight], folder: Path, progress: Progress) -> Outcome:
     """Do one run in `folder`, which must be empty. Raises `SemelError` where it can't be done."""
-    if plan.nodes > 1:
+    if plan.kind is not Kind.NODE:
         return _run_on_cluster(plan, flights, folder, progress)
     node = NodeProcess(folder / "data")
     with Ensemble(node, folder, instances=plan.instances, mode=plan.mode, batch=plan.batch) as ensemble:
@@ -110,7 +133,7 @@ def run(plan: Plan, flights: Sequence[Flight], folder: Path, progress: Progress)
 
 def _run_on_cluster(plan: Plan, flights: Sequence[Flight], folder: Path, progress: Progress) -> Outcome:
     """Do one run on several nodes. Flights come while the pipeline runs, so that it meets all that is done to them."""
-    cluster = DemoCluster(folder)
+    cluster = DemoCluster(folder, DemoStore(folder / "objects") if plan.kind is Kind.DISKLESS else None)
     with Ensemble(cluster, folder, instances=plan.instances, mode=plan.mode, batch=plan.batch) as ensemble:
         progress(f"starting {NODES} nodes", 0, 1)
         cluster.start()
@@ -122,7 +145,7 @@ def _run_on_cluster(plan: Plan, flights: Sequence[Flight], folder: Path, progres
         loading.start()
         probe = Probe(cluster.bootstrap)
         probe.start()
-        kinds = itertools.cycle(plan.strikes)
+        kinds = itertools.cycle(plan.strikes or plan.kind.strikes)
         next_kind = next(kinds)
 
         def strike(number: int) -> bool:
@@ -139,8 +162,9 @@ def _run_on_cluster(plan: Plan, flights: Sequence[Flight], folder: Path, progres
         loading.join()
         for instance in ensemble.instances:
             instance.stop()
+        verdict = _judge(plan, cluster.bootstrap, flights, progress)
         return Outcome(
-            _judge(plan, cluster.bootstrap, flights, progress),
+            verdict,
             ensemble.events,
             sum(node.kills for node in cluster.nodes),
             chaos.instance_kills,
@@ -150,6 +174,7 @@ def _run_on_cluster(plan: Plan, flights: Sequence[Flight], folder: Path, progres
             pauses_s=pauses(cluster.strikes, probe.probed),
             probes_s=[one.took_s for one in probe.probed],
             database="SQLite" if cluster.database is None else "PostgreSQL",
+            bill=cluster.bill(),
         )
 
 

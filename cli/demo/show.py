@@ -12,15 +12,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from semel.cli.common import ExitCode, fail
-from semel.cli.demo.cluster import NODES, SAYS
+from semel.cli.demo.cluster import SAYS
 from semel.cli.demo.database import DemoDatabase
 from semel.cli.demo.flights import Flight, load_flights
 from semel.cli.demo.judge import Verdict
+from semel.cli.demo.object_store import DemoStore
 from semel.cli.demo.processes import has_enough_disk
-from semel.cli.demo.run import Outcome, Plan, run
+from semel.cli.demo.run import Kind, Outcome, Plan, run
+from semel.cli.demo.show_bill import show_bill
 
 NEEDED_BYTES = 2 << 30
 CARRIERS_SHOWN = 5
+_STRUCK = {
+    Kind.NODE: "the node, is ended with SIGKILL",
+    Kind.CLUSTER: "one of three nodes is killed, frozen, cut off from the others or from the database, or emptied, or "
+    "the database is killed",
+    Kind.DISKLESS: "one of three nodes is ended with SIGKILL and starts again with an empty directory",
+}
 
 
 def show(
@@ -33,7 +41,7 @@ def show(
     *,
     compare: bool,
     folder: Path | None,
-    is_cluster: bool = False,
+    kind: Kind = Kind.NODE,
 ) -> None:
     """Run the pipeline with transactions, and with `compare` without, too. Exits where it was not exactly-once."""
     console = Console()
@@ -46,26 +54,17 @@ def show(
     try:
         with console.status("reading the data set"):
             flights = load_flights(records)
-        struck = (
-            f"{node_kills} times one of three nodes is killed, frozen, cut off from the others or from the database, "
-            "or emptied, or the database is killed"
-            if is_cluster
-            else f"{node_kills} times the node, is ended with SIGKILL"
-        )
+        is_cluster = kind is not Kind.NODE
         console.print(
             f"{instances} instances of a pipeline, in one group, read {len(flights):,} flights, write each enriched to "
             f"a second topic, and count them by carrier in a third.\nMeanwhile {kills} times an instance"
-            f"{' is ended with SIGKILL' if is_cluster else ''}, {struck}, and {zombies} times an instance is frozen, "
-            f"replaced and woken up (seed {seed}).\nThen all output is read and compared with the data set."
+            f"{' is ended with SIGKILL' if is_cluster else ''}, {node_kills} times {_STRUCK[kind]}, and {zombies} "
+            f"times an instance is frozen, replaced and woken up (seed {seed}).\nThen all output is read and compared "
+            "with the data set."
         )
-        if is_cluster and DemoDatabase.find() is None:
-            console.print(
-                "There is no PostgreSQL here, or no driver (`apt-get install postgresql`, `pip install "
-                "'semel\\[postgresql]'`): the nodes' metadata is in SQLite, and a node is frozen instead of what is "
-                "done to the database."
-            )
-        nodes = NODES if is_cluster else 1
-        plan = Plan("exactly-once", instances, kills, node_kills, zombies, batch=2_000, seed=seed, nodes=nodes)
+        if is_cluster:
+            _say_what_is_missing(console, kind)
+        plan = Plan("exactly-once", instances, kills, node_kills, zombies, batch=2_000, seed=seed, kind=kind)
         safe = _show(console, "with transactions", plan, base / "exactly-once", flights)
         report_safe(console, safe)
         if compare:
@@ -85,6 +84,17 @@ def show(
     finally:
         if folder is None:
             shutil.rmtree(base, ignore_errors=True)
+
+
+def _say_what_is_missing(console: Console, kind: Kind) -> None:
+    if DemoDatabase.find() is None:
+        instead = ", and a node is frozen instead of what is done to the database" if kind is Kind.CLUSTER else ""
+        console.print(
+            "There is no PostgreSQL here, or no driver (`apt-get install postgresql`, `pip install "
+            f"'semel\\[postgresql]'`): the nodes' metadata is in SQLite{instead}."
+        )
+    if kind is Kind.DISKLESS and not DemoStore.has_s3():
+        console.print("There is no S3 here (`pip install 'moto\\[s3]' flask flask-cors`): objects go to a directory.")
 
 
 def _show(console: Console, title: str, plan: Plan, folder: Path, flights: list[Flight]) -> Outcome:
@@ -125,7 +135,8 @@ def report_safe(console: Console, outcome: Outcome) -> None:
     table.add_row("ended by SIGKILL", f"{outcome.instance_kills} instances{node_kills}")
     if outcome.probes_s:
         median = sorted(outcome.probes_s)[len(outcome.probes_s) // 2]
-        table.add_row("an acknowledgement took", f"{median * 1000:.0f} ms (median), by all replicas in sync")
+        by = "by all replicas in sync" if outcome.bill is None else "once it is in the database or the store"
+        table.add_row("an acknowledgement took", f"{median * 1000:.0f} ms (median), {by}")
         table.add_row("metadata in", outcome.database)
     if outcome.down_s:
         table.add_row("the node was back after", f"{min(outcome.down_s):.1f} to {max(outcome.down_s):.1f} s")
@@ -141,6 +152,9 @@ def report_safe(console: Console, outcome: Outcome) -> None:
     console.print()
     if outcome.pauses_s:
         console.print(_pauses(outcome))
+        console.print()
+    if outcome.bill is not None:
+        show_bill(console, outcome.bill)
         console.print()
     console.print(_counts(verdict))
 

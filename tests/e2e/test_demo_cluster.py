@@ -10,11 +10,11 @@ import pytest
 from postgresql_process import PostgresqlMissingError, postgresql_binaries
 from rich.console import Console
 
-from semel.cli.demo.cluster import NODES, SAYS, STRIKES
+from semel.cli.demo.cluster import SAYS, STRIKES
 from semel.cli.demo.database import DemoDatabase
 from semel.cli.demo.flights import load_flights
 from semel.cli.demo.interrupted_link import InterruptedLink, InterruptedSocket, Link
-from semel.cli.demo.run import Outcome, Plan, run
+from semel.cli.demo.run import Kind, Outcome, Plan, run
 from semel.cli.demo.show import report_safe
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -30,7 +30,7 @@ def few(folder: Path, *strikes: str) -> Outcome:
         zombies=0,
         batch=200,
         seed=1,
-        nodes=NODES,
+        kind=Kind.CLUSTER,
         strikes=strikes,
         load_s=5.0,
     )
