@@ -67,7 +67,6 @@ NO_CONTROLLER_EPOCH: Final = 0
 """Of changes that any node may make: leases begin with 1."""
 
 
-
 class MetadataConflictError(RetriableError):
     """Somebody else changed the metadata first: read what is new, and decide again."""
 

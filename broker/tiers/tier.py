@@ -405,7 +405,10 @@ class Tier:
                 if len(self._told) >= _TOLD_MAX:
                     self._told.clear()
                 self._told[what] = now_s
-                _log.error("could not %s, and it is tried again: %s", what, message)
+                # A partition that another node has taken over is no failure: the metadata says so in a moment.
+                is_led_elsewhere = getattr(error, "code", None) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+                level = logging.INFO if is_led_elsewhere else logging.ERROR
+                _log.log(level, "could not %s, and it is tried again: %s", what, message)
             return f"could not {what}: {message}"
         except Exception as error:
             _log.exception("could not %s", what)
