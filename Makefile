@@ -14,11 +14,11 @@ COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools build demo demo-cluster demo-spark test test-long test-upgrade test-spark mutants simulate simulate-faults soak record-clients compat-java compat-full docs check audit format wheel lock \
+.PHONY: help setup tools build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-spark mutants simulate simulate-faults soak record-clients compat-java compat-full docs check audit format wheel lock \
 	proto sync-api bench bench-peers bench-page instructions image clean
 
 # What only reads the code needs no Spark, no JDK and no compiled modules: without `.venv` it gets a smaller environment.
-ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-spark test test-long test-upgrade test-spark mutants simulate simulate-faults soak record-clients compat-java compat-full bench bench-peers instructions,$(MAKECMDGOALS)),)
+ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-spark mutants simulate simulate-faults soak record-clients compat-java compat-full bench bench-peers instructions,$(MAKECMDGOALS)),)
 READER := $(VENV)
 else
 READER := $(TOOLS)
@@ -56,6 +56,9 @@ demo: build ## Run the exactly-once pipeline on real flights, with crashes
 
 demo-cluster: build ## Run it on three nodes that are killed, frozen, cut off and emptied, with PostgreSQL where it is installed
 	$(BIN)/semel demo --cluster
+
+demo-diskless: build ## Run it on three nodes that have nothing of their own: S3 has the bytes, and who is killed starts again empty
+	$(BIN)/semel demo --diskless
 
 demo-spark: build ## Run an ETL job of Spark on real flights, with crashes
 	$(BIN)/python -P -m semel.spark.examples.demo

@@ -150,8 +150,8 @@ def _cells(use: RemoteUse) -> tuple[str, ...]:
     return (*requests, *map(size, (use.sent_bytes, use.read_bytes, use.stored_bytes)))
 
 
-def estimate_lines(found: Estimate, prices: Prices) -> Iterator[str]:
-    """Say in words about what a month costs, and how that was found."""
+def estimate_lines(found: Estimate, prices: Prices, *, changed_by: str = "--price-... changes them") -> Iterator[str]:
+    """Say in words about what a month costs, and how that was found. `changed_by` says how to give other prices."""
     from semel.sdk.diagnosis.remote_costs import MONTH_DAYS, Prices
 
     is_s3 = prices == Prices()
@@ -170,7 +170,7 @@ def estimate_lines(found: Estimate, prices: Prices) -> Iterator[str]:
     yield (
         f"prices{' (list prices of S3 Standard in us-east-1)' if is_s3 else ''}: {prices.per_gib_month:g} per GiB and "
         f"month, {prices.per_1000_puts:g} per 1000 puts or lists, {prices.per_1000_gets:g} per 1000 gets, "
-        f"{prices.per_gib_read:g} per GiB read; deletes are free. --price-... changes them"
+        f"{prices.per_gib_read:g} per GiB read; deletes are free. {changed_by}"
     )
 
 

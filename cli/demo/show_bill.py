@@ -34,7 +34,8 @@ def show_bill(console: Console, bill: Bill) -> None:
     console.print()
     if not has_price(remote.location, prices):
         console.print("A directory has no price: S3 would ask")
-    for line in estimate_lines(estimate(remote, prices), prices):
+    status = "`semel cluster status --price-...` says it with others"
+    for line in estimate_lines(estimate(remote, prices), prices, changed_by=status):
         console.print(line)
 
 
