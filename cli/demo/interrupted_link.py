@@ -73,6 +73,8 @@ class Link(ABC):
         for one in (source, target):
             self._sockets.discard(one)
             with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)  # a close alone waits for the thread that reads there
+            with suppress(OSError):
                 one.close()
 
 

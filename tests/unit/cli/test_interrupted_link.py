@@ -14,6 +14,7 @@ from semel.cli.demo.interrupted_link import InterruptedLink, InterruptedSocket, 
 
 NOT_YET_S = 0.2
 WAIT_S = 60
+HANG_UP = b"hang up"
 
 
 class Far:
@@ -34,6 +35,8 @@ class Far:
         with closing(one), suppress(OSError):
             while data := one.recv(100):
                 self.seen += data
+                if data == HANG_UP:
+                    return
                 one.sendall(data)
 
 
@@ -89,3 +92,13 @@ def test_what_is_sent_while_a_link_is_cut_neither_arrives_nor_fails(
     with closing(connected(*where)) as after:  # type: ignore[arg-type]
         after.sendall(b"c")
         assert after.recv(1) == b"c"
+
+
+def test_who_waits_for_an_answer_hears_that_the_far_side_has_ended(
+    linked: tuple[Link, Far, socket.AddressFamily, object],
+) -> None:
+    _, _, *where = linked
+    with closing(connected(*where)) as waiting:  # type: ignore[arg-type]
+        waiting.sendall(HANG_UP)
+        waiting.settimeout(5)
+        assert waiting.recv(1) == b""
