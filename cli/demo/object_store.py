@@ -6,12 +6,15 @@ import importlib.util
 import json
 import subprocess
 import sys
-import urllib.request
+from contextlib import closing
+from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Final
 
 from semel.cli.demo.s3_server import NEEDS
-from semel.protocol.errors import FatalError
+from semel.protocol.errors import FatalError, UsageError
+from semel.protocol.extras import install_command
 
 _BUCKET: Final = "semel-demo"
 _TIMEOUT_S: Final = 20.0
@@ -29,6 +32,12 @@ class DemoStore:
         self._log_path = folder.with_suffix(".log")
         self.url = f"file://{folder.resolve()}"
         self.is_s3 = self.has_s3()
+
+    @staticmethod
+    def require_client() -> None:
+        """Raise `UsageError` where nodes could ask no store at all."""
+        if importlib.util.find_spec("obstore") is None:
+            raise UsageError(f"diskless topics need the Python package obstore: {install_command('remote')}")
 
     @staticmethod
     def has_s3() -> bool:
@@ -49,10 +58,12 @@ class DemoStore:
         if not line:
             tail = "\n".join(self._log_path.read_text(errors="replace").splitlines()[-8:])
             raise FatalError(f"the S3 of the demo did not start; the end of its log:\n{tail}")
-        endpoint = json.loads(line)["endpoint"]
-        request = urllib.request.Request(f"{endpoint}/{_BUCKET}", method="PUT")  # noqa: S310 (it is our own)
-        urllib.request.urlopen(request, timeout=_TIMEOUT_S).close()  # noqa: S310
-        self.url = f"s3://{_BUCKET}/semel?region=us-east-1&endpoint={endpoint}"
+        address = json.loads(line)["address"]
+        with closing(HTTPConnection(address, timeout=_TIMEOUT_S)) as connection:
+            connection.request("PUT", f"/{_BUCKET}")
+            if (status := connection.getresponse().status) != HTTPStatus.OK:
+                raise FatalError(f"the S3 of the demo made no bucket: it answered {status}")
+        self.url = f"s3://{_BUCKET}/semel?region=us-east-1&endpoint=http://{address}"
 
     def stop(self) -> None:
         """End it. What it held is gone; a directory stays."""

@@ -24,7 +24,7 @@ def main() -> int:
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    print(json.dumps({"endpoint": f"http://{host}:{port}"}), flush=True)
+    print(json.dumps({"address": f"{host}:{port}"}), flush=True)
     sys.stdin.read()
     server.stop()
     return 0

@@ -44,6 +44,8 @@ def show(
     kind: Kind = Kind.NODE,
 ) -> None:
     """Run the pipeline with transactions, and with `compare` without, too. Exits where it was not exactly-once."""
+    if kind is Kind.DISKLESS:
+        DemoStore.require_client()
     console = Console()
     base = folder or Path(tempfile.mkdtemp(prefix="semel-demo-"))
     base.mkdir(parents=True, exist_ok=True)
