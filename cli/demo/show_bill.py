@@ -15,7 +15,8 @@ from semel.sdk.diagnosis.remote_costs import Prices, RemoteNode, estimate, has_p
 def show_bill(console: Console, bill: Bill) -> None:
     """Print the bill: requests of each node, what the store and the database hold, and an estimate."""
     remote, held, prices = bill.remote, bill.held, Prices()
-    console.print(f"objects in {remote.location}")
+    plays = ", an S3 of the demo's own (moto)" if remote.location.startswith("s3:") else ""
+    console.print(f"objects in {remote.location}{plays}")
     console.print(_requests(remote.nodes))
     if bill.missed:
         console.print(f"{counted(bill.missed, 'node')} did not tell in time what it had asked: the figures are too low")

@@ -97,6 +97,7 @@ def test_D1_nodes_that_start_again_empty_cost_no_flight_and_the_bill_says_what_t
     assert [node.node_id for node in bill.remote.nodes] == [1, 2, 3]
     assert bill.held.entries >= bill.held.inline > 0
     said = shown(outcome)
+    assert "objects in s3://semel-demo/semel, an S3 of the demo's own (moto)" in said
     assert re.search(r"one is ended by SIGKILL and starts again empty +3 +\d+\.\d s\n", said)
     assert re.search(r"in the database +[\d,]+ rows in semel_diskless_entries, [\d,]+ of them with the records", said)
     assert re.search(r"about [\d.,<]+ a month \(USD\): ", said)
