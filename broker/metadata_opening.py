@@ -131,6 +131,17 @@ async def open_metadata(metadata: Metadata, alone_as: int | None) -> None:
         ) from error
 
 
+def check_has_store(metadata: Metadata, remote_storage_url: str) -> None:
+    """Raise `NodeStartError` where a cluster has diskless topics, and a node no store: it could lead none of them."""
+    name = next((topic.name for topic in metadata.image.topics.values() if topic.is_diskless), "")
+    if name and not remote_storage_url:
+        raise NodeStartError(
+            f"the cluster has diskless topics, {name} for one, and this node has no remote.storage.url: start it with "
+            "the same one that the other nodes have",
+            StartFailure.METADATA,
+        )
+
+
 async def create_cluster(metadata: Metadata, storage: Storage, data_dir: str) -> None:
     """Give empty metadata a cluster id. Raises `NodeStartError` where the directory has a node's logs: they would be
     taken for leftovers."""

@@ -68,6 +68,7 @@ from semel.broker.metadata_follower import MetadataFollower
 from semel.broker.metadata_history import MetadataHistory
 from semel.broker.metadata_opening import (
     check_directory_is_not_lost,
+    check_has_store,
     check_metadata_file,
     create_cluster,
     make_metadata,
@@ -641,6 +642,7 @@ class Node:
             await create_cluster(metadata, self._storage, self.data_dir)
         follow_cluster(self.config, self._users, metadata, self.clock)
         await self._history.check(metadata)
+        check_has_store(metadata, self.config.remote_storage_url)
         self._configure(metadata.image)
         self._client_quotas.update()
 

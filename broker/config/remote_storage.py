@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from semel.protocol.int_bounds import INT32_MAX
-from semel.runtime.setting import PartConfig, setting
+from semel.runtime.setting import ConfigError, PartConfig, setting
 
 
 @dataclass(frozen=True)
@@ -78,3 +78,11 @@ class RemoteStorageConfig(PartConfig):
         minimum=16 << 20,
         long=True,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.log_diskless_enable and not self.remote_storage_url:
+            raise ConfigError(
+                "log.diskless.enable=true needs remote.storage.url, for example s3://my-bucket/semel: else no topic "
+                "that says nothing else can be served, nor those of the coordinators"
+            )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
@@ -20,16 +20,15 @@ from semel.broker.diskless.reading import EntryReader, follow_each_other
 from semel.broker.diskless.rows import DisklessRows, Entry, Log, PartitionKey
 from semel.broker.diskless.writer import Writer
 from semel.broker.log.partition_log import PartitionLog
-from semel.broker.log.producer_state import PackedEntry
 from semel.broker.logs.commit_tracker import CommitTracker
 from semel.broker.logs.partition import Partition
 from semel.broker.metadata.off_loop import call_off_loop
 from semel.broker.services import Commits
-from semel.broker.tiers.object_store import ObjectStore
+from semel.broker.tiers.object_store import ObjectStore, longest_upload_ms
 from semel.broker.tiers.partition_tier import PartitionTier
-from semel.broker.tiers.remote_log import RemoteLog
+from semel.broker.tiers.remote_log import RemoteLog, RemoteSegment
 from semel.broker.tiers.remote_storage import RemoteStorage
-from semel.broker.tiers.restoring import read_producers
+from semel.broker.tiers.restoring import Beginning, batches_of, beginning_of
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, error_for
 from semel.protocol.ids import TopicPartition
 from semel.protocol.randomness import new_token
@@ -42,11 +41,14 @@ _log = logging.getLogger("semel.diskless")
 T = TypeVar("T")
 
 _CLAIM_BYTES: Final = 12
+_TAKEN_OVER_AT_ONCE: Final = 4
 _PROOF_LASTS_S: Final = 1.0
 """A word of the database that is as old says that nobody else leads, to a consumer that asks for what is not there."""
 ENTRIES_MAX: Final = 500
 BYTES_MAX: Final = 8 << 20
 """With more entries, or bytes in them, a partition's records go to a segment, and the entries away."""
+_INLINE_TIMES: Final = 8
+"""With so many times more, small appends become objects, too."""
 _READ_BEFORE_BYTES_MAX: Final = 64 << 20
 """Up to so much is read into memory before a log is begun again; more is read meanwhile."""
 
@@ -70,6 +72,16 @@ class _Claim:
     @property
     def has_many(self) -> bool:
         return len(self.entries) >= ENTRIES_MAX or self.size_bytes >= BYTES_MAX
+
+    def has_many_from(self, offset: int) -> bool:
+        """Whether much of what begins at an offset or behind it is in entries."""
+        count = size_bytes = 0
+        for end_offset, size in reversed(self.entries):
+            if end_offset <= offset or count >= ENTRIES_MAX or size_bytes >= BYTES_MAX:
+                break
+            count += 1
+            size_bytes += size
+        return count >= ENTRIES_MAX or size_bytes >= BYTES_MAX
 
     def trimmed(self, before_offset: int) -> None:
         while self.entries and self.entries[0][0] <= before_offset:
@@ -99,6 +111,8 @@ class Diskless:
         self._reader = EntryReader(storage)
         self._database: Executor = executor or Threads(1, "semel-diskless-rows")
         self._claims: dict[PartitionKey, _Claim] = {}
+        self._taking_over = asyncio.Semaphore(_TAKEN_OVER_AT_ONCE)
+        """So many partitions have in memory what they begin with."""
         self.on_many: Callable[[PartitionTier], None] = _nobody
         """Is called with a partition that has many entries: they are to go to a segment."""
         self.on_ready: Callable[[TopicPartition], None] = _pass_over
@@ -138,6 +152,15 @@ class Diskless:
         claim = self._claims.get((partition.topic_id, partition.tp.partition))
         return claim.id if claim is not None and claim.log is partition.log else ""
 
+    def may_be_inline(self, partition: Partition) -> bool:
+        """Say whether the database may take more of a partition: not where far too much is in no segment yet, because
+        the store is away.
+        """
+        claim = self._claims.get((partition.topic_id, partition.tp.partition))
+        return claim is None or (
+            claim.size_bytes < _INLINE_TIMES * BYTES_MAX and len(claim.entries) < _INLINE_TIMES * ENTRIES_MAX
+        )
+
     def entry_committed(self, partition: Partition, entry: Entry) -> None:
         claim = self._claims.get((partition.topic_id, partition.tp.partition))
         if claim is None or claim.log is not partition.log:
@@ -151,6 +174,8 @@ class Diskless:
         """What was appended here behind what is committed is not: the log has to be read again."""
         if self.claim_of(partition):
             del self._claims[partition.topic_id, partition.tp.partition]
+            if self.writer.is_closed:
+                return  # this node stops, and what is given up is no news
             if end_offset is not None:
                 error = _went_back(partition, end_offset)
                 _log.critical("%s", error.message)
@@ -201,21 +226,22 @@ class Diskless:
         asked, partition, key = part.asked, part.partition, part.key
         if partition.leader is None:
             raise RetriableError(f"{partition.tp} is not led here", ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        async with part.changing:
+        async with self._taking_over, part.changing:
             claim = self.claim_of(partition)
             is_new = not claim
-            if is_new:
-                claim = new_token(_CLAIM_BYTES)
-                epoch, node_id = partition.leader_epoch, self._storage.node_id
-                if not await self.ask(lambda: self.rows.claim(key, claim, epoch, node_id)):
-                    raise _led_elsewhere(partition)
+            claim = claim or new_token(_CLAIM_BYTES)
+            epoch, node_id = partition.leader_epoch, self._storage.node_id
+            # Also where it is known: under a later epoch than before it fences those in between, too.
+            if not await self.ask(lambda: self.rows.claim(key, claim, epoch, node_id)):
+                self.lost(partition)
+                raise _led_elsewhere(partition)
             # The entries first: what leaves them between the two is in the segments by then.
             found = await self.ask(lambda: self.rows.load(key))
             remote = await self._storage.ask(lambda: self._storage.rows.load(key))
             if not part.is_current or part.asked != asked:
                 return  # it is to be looked up again
             if found.claim != claim:
-                self._claims.pop(key, None)
+                self.lost(partition)
                 raise _led_elsewhere(partition)
             if is_new and not (partition.log_end_offset == found.end_offset == remote.end_offset == 0):
                 await self._begin_again(part, remote, found)
@@ -232,20 +258,21 @@ class Diskless:
         partition, node = part.partition, self._storage.node
         # Entries of deleted records count as well: what they say of producers is in no segment yet.
         entries = [one for one in found.entries if one.end_offset > remote.end_offset]
-        begins = remote.end_offset if entries else max(remote.end_offset, remote.start_offset)
-        follow_each_other(partition.tp, begins, entries, found.end_offset)
-        producers: list[PackedEntry] = []
-        first = begins
+        behind = remote.end_offset if entries else max(remote.end_offset, remote.start_offset)
+        follow_each_other(partition.tp, behind, entries, found.end_offset)
         if partition.config.is_compacted:
-            first = remote.segments[0].start_offset if remote.segments else begins
-        elif remote.segments:
-            producers = await read_producers(self._storage, remote.segments[-1])
-        batches = self._batches(partition, remote, entries)
-        size = sum(one.size_bytes for one in entries) + (remote.size_bytes if partition.config.is_compacted else 0)
+            begins = Beginning(remote.first_offset if remote.segments else behind, [], remote.segments)
+        else:
+            begins = await beginning_of(self._storage, remote)
+            if not begins.segments:
+                begins = begins._replace(offset=behind)
+        batches = self._batches(partition, begins.segments, entries)
+        size = sum(one.size_bytes for one in begins.segments) + sum(one.size_bytes for one in entries)
         if size <= _READ_BEFORE_BYTES_MAX:
             batches = _each([piece async for piece in batches])  # so that nothing is begun that can't be finished
         self.on_lost(partition.tp)  # nobody coordinates what the log before had
-        if not await node.logs.continue_at(partition, first, producers, batches):
+        end_offset = max(behind, found.end_offset)
+        if not await node.logs.continue_at(partition, begins.offset, begins.producers, batches, end_offset):
             raise RetriableError(f"{partition.tp} is not led here any more", ErrorCode.NOT_LEADER_OR_FOLLOWER)
         again = node.partition(partition.tp)
         if again is None or again.topic_id != partition.topic_id:
@@ -258,25 +285,26 @@ class Diskless:
         await self._take_parts([partition.tp])
 
     async def _batches(
-        self, partition: Partition, remote: RemoteLog, entries: list[Entry]
+        self, partition: Partition, segments: Sequence[RemoteSegment], entries: list[Entry]
     ) -> AsyncIterator[Buffer | int]:
-        """Yield what a log begins with: all of a compacted one, of another one what is in no segment yet."""
-        if partition.config.is_compacted:
-            for segment in remote.segments:
-                yield segment.start_offset
-                if segment.size_bytes:
-                    yield await self._reader.segment(segment)
-            if remote.segments:
-                yield remote.end_offset
+        """Yield what a log begins with, in segments as they are in the store, and then what is in none yet."""
+        for segment in segments:
+            yield segment.start_offset
+            async for piece in batches_of(self._storage, segment):
+                yield piece
+        if segments:
+            yield segments[-1].end_offset
         async for data in self._reader.entries(partition.tp, entries):
             yield data
 
     # --- Letting go ---------------------------------------------------------------------------------------------------
 
     def before_copying(self, part: PartitionTier) -> None:
-        """Close the active segment where much of it is in entries."""
+        """Close the active segment where much of it is in entries. What is in closed ones waits to be copied, for as
+        long as a transaction is open, or the store is away.
+        """
         claim, log = self._claims.get(part.key), part.partition.log
-        if claim is not None and claim.log is log and claim.has_many and log.segments.active.size:
+        if claim is not None and claim.log is log and claim.has_many_from(log.segments.active.base_offset):
             log.roll(self._storage.now_ms)
 
     async def after_copying(self, part: PartitionTier) -> None:
@@ -289,21 +317,32 @@ class Diskless:
     async def clean_up(self) -> None:
         """Delete the objects that no entry needs any more. Raises `SemelError`."""
         now_ms, metadata = self._storage.now_ms, self._storage.node.metadata
+        self._forget_others()
         busy = frozenset(self.writer.busy)
         await self.ask(lambda: self.rows.retire_run(self.run, now_ms, but=busy))
         if not metadata.is_controller:
             return
+        over: set[str] = set()
         runs = await self.ask(self.rows.runs)
         if runs:
             image = await metadata.refresh()
             over = runs - {broker.incarnation for broker in image.brokers.values()}
             for run in sorted(over):
                 await self.ask(lambda run=run: self.rows.retire_run(run, now_ms))  # type: ignore[misc]
-        before_ms = now_ms - self.config.log_segment_delete_delay_ms
-        garbage = await self.ask(lambda: self.rows.garbage(before_ms=before_ms))
-        if garbage:
+        # An upload of a run that is over may still be under way: its object is deleted after that.
+        upload_ms = longest_upload_ms(
+            self.config.diskless_append_buffer_max_bytes, self.config.remote_storage_timeout_ms
+        )
+        before_ms = now_ms - max(self.config.log_segment_delete_delay_ms, int(upload_ms) if over else 0)
+        while garbage := await self.ask(lambda: self.rows.garbage(before_ms=before_ms)):
             await self._storage.delete([key for key, _ in garbage])
             await self.ask(lambda: self.rows.forget([key for key, _ in garbage]))
+
+    def _forget_others(self) -> None:
+        """Forget the claims of partitions that are not here any more."""
+        here = {id(one.log) for one in self._storage.node.logs.partitions()}
+        for key in [key for key, claim in self._claims.items() if id(claim.log) not in here]:
+            del self._claims[key]
 
     async def topic_ids(self) -> set[str]:
         """Return the topics, by the text of their ids, of which there is anything. Raises `SemelError`."""

@@ -8,7 +8,6 @@ from typing import Final
 
 from semel.broker.diskless.rows import Entry
 from semel.broker.tiers.object_store import ObjectMissingError
-from semel.broker.tiers.remote_log import RemoteSegment
 from semel.broker.tiers.remote_storage import RemoteStorage
 from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, SemelError, error_for
@@ -35,7 +34,7 @@ def follow_each_other(tp: TopicPartition, begins: int, entries: Sequence[Entry],
 
 
 class EntryReader:
-    """Reads entries, and whole segments."""
+    """Reads entries."""
 
     def __init__(self, storage: RemoteStorage) -> None:
         self._storage = storage
@@ -76,7 +75,3 @@ class EntryReader:
             f"offsets {entry.base_offset} to {entry.end_offset - 1} of {tp} can't be read: {why}. Restore it from a "
             "backup, or another version of it in the bucket",
         )
-
-    async def segment(self, segment: RemoteSegment) -> bytes:
-        """Return all batches of a segment. Who appends them checks them. Raises `SemelError`."""
-        return await self._storage.store.read(segment.key, 0, segment.size_bytes)

@@ -143,6 +143,20 @@ class DisklessRows(Database):
         It can be repeated with the same entries: where an answer was lost, they are there already.
         Raises `ObjectGoneError`.
         """
+        try:
+            return self._commit(entries)
+        except sa.exc.IntegrityError:
+            # One of them has an entry already where the next is to be: its rows are not as they are written.
+            if len(entries) == 1:
+                return Committed(set(), {entries[0].key: entries[0].entry.base_offset})
+        found = Committed(set(), {})
+        for one in entries:
+            led, ends = self.commit([one])
+            found.led.update(led)
+            found.ends.update(ends)
+        return found
+
+    def _commit(self, entries: Sequence[NewEntry]) -> Committed:
         wanted = {one.key: one for one in entries}
         objects = {one.entry.object_key for one in entries if one.entry.object_key}
         led: set[PartitionKey] = set()

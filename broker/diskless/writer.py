@@ -72,6 +72,10 @@ class Place(Protocol):
         """Ask the database. Raises `SemelError`."""
         ...
 
+    def may_be_inline(self, partition: Partition) -> bool:
+        """Say whether the database may take small appends of a partition."""
+        ...
+
     def entry_committed(self, partition: Partition, entry: Entry) -> None:
         """Take note that an entry was committed."""
         ...
@@ -133,7 +137,7 @@ class Writer:
         self._budget = float(_BURST_S * place.config.diskless_inline_bytes_per_second)
         self._budget_at_s = place.clock.monotonic()
         self._turn: asyncio.Handle | None = None
-        self._is_closed = False
+        self.is_closed = False
         self.waiting_bytes = 0
         """What was appended and not committed yet."""
         self.error = ""
@@ -155,19 +159,24 @@ class Writer:
 
     def _go_on(self) -> None:
         """See to it that what may be begun is begun, with all that comes in this turn of the loop."""
-        if self._turn is None and self._pending and not self._is_closed:
+        if self._turn is None and self._pending and not self.is_closed:
             self._turn = asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
         self._turn = None
-        if self._inline is None and any(map(self._is_inline, self._pending.values())):
+        # Each is looked at once: from one moment to the next there is more to spend, and none may fall between the two.
+        gathered = [one for one in self._pending.values() if not self._is_inline(one)]
+        if self._inline is None and len(gathered) < len(self._pending):
             self._inline = asyncio.get_running_loop().create_task(self._commit_inline(), name="commit small appends")
-        self._look_after_gathered()
+        self._look_after_gathered(gathered)
 
     def _is_inline(self, pending: _Pending) -> bool:
         size, config = pending.size_bytes, self._place.config
         return (
-            size <= config.diskless_inline_max_bytes and pending.partition not in self._last and self._may_spend(size)
+            size <= config.diskless_inline_max_bytes
+            and pending.partition not in self._last
+            and self._may_spend(size)
+            and self._place.may_be_inline(pending.partition)
         )
 
     def _may_spend(self, size: int) -> bool:
@@ -210,9 +219,8 @@ class Writer:
 
     # --- Objects ------------------------------------------------------------------------------------------------------
 
-    def _look_after_gathered(self) -> None:
+    def _look_after_gathered(self, gathered: list[_Pending]) -> None:
         """Begin an object where it is time, or see to it that this is looked at again."""
-        gathered = [one for one in self._pending.values() if not self._is_inline(one)]
         if not gathered:
             self._gathered_since_s = None
             return
@@ -316,7 +324,6 @@ class Writer:
         await self._until_done("commit records", commit)
         self.commits += 1
         for run, entry in zip(runs, entries, strict=True):
-            self.waiting_bytes -= len(run.data)
             partition = run.pending.partition
             if entry.key in found.led:
                 self.entries += 1
@@ -329,7 +336,9 @@ class Writer:
 
     @contextmanager
     def _nothing_behind(self, runs: Sequence[_Run]) -> Iterator[None]:
-        """Where a commit ends before it is known what became of it, commit nothing more of its partitions."""
+        """Where a commit ends before it is known what became of it, commit nothing more of its partitions. Its bytes
+        wait no longer, however it ends.
+        """
         try:
             yield
         except BaseException:
@@ -337,6 +346,8 @@ class Writer:
                 self._forget(run.pending.partition)
                 self._place.lost(run.pending.partition)
             raise
+        finally:
+            self.waiting_bytes -= sum(len(run.data) for run in runs)
 
     def _forget(self, partition: Partition) -> None:
         """Give up what comes behind something that will never be committed."""
@@ -363,7 +374,7 @@ class Writer:
 
     def cancel(self) -> list[asyncio.Task[None]]:
         """Commit nothing more. Returns what ends now."""
-        self._is_closed = True
+        self.is_closed = True
         for waiting in (self._timer, self._turn):
             if waiting is not None:
                 waiting.cancel()

@@ -20,7 +20,7 @@ from semel.broker.controller.departure import check_may_cordon
 from semel.broker.controller.elections import configs_changed
 from semel.broker.controller.membership import CORDONED_SETTING, MIN_ISR_SETTING
 from semel.broker.controller.newer_settings import check_all_know
-from semel.broker.handlers.topics.rules import check_topic_configs
+from semel.broker.handlers.topics.rules import check_stays_uncompacted, check_topic_configs
 from semel.broker.metadata.changes import Change, ConfigsChanged
 from semel.broker.metadata.image import (
     ALL_NODES_ID,
@@ -86,6 +86,8 @@ async def alter_configs(node: Services, request: AlterConfigsRequest) -> None:
         if request.resource_type is ResourceType.TOPIC:
             topic = _topic(image, request.resource_name)
             values = _changed_values(node, request, topic.configs, TOPIC_SETTINGS)
+            if request.replace and DISKLESS_SETTING not in request.values:
+                values.pop(DISKLESS_SETTING, None)  # a whole set of settings need not repeat what can't be changed
             _check_topic_change(node, topic, values)
             change = ConfigsChanged(TOPIC_RESOURCE, request.resource_name, values)
             default_min_isr = node.config.min_insync_replicas
@@ -231,6 +233,7 @@ def _check_topic_change(node: Services, topic: TopicImage, values: Mapping[str, 
             "Create another topic, and copy what is to be kept",
             ErrorCode.INVALID_CONFIG,
         )
+    check_stays_uncompacted(node.config, topic, merged)
     check_topic_configs(node.config, {name: value for name, value in merged.items() if value is not None})
 
 

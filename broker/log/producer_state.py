@@ -287,7 +287,13 @@ class ProducerState:
                 f"{self._tp}: a marker for producer {producer.producer_id} comes from coordinator epoch "
                 f"{coordinator_epoch}, but epoch {entry.coordinator_epoch} has taken over",
             )
-        if not open_here and producer.producer_epoch == entry.epoch:
+        if (
+            not open_here
+            and producer.producer_epoch == entry.epoch
+            and (is_forged or coordinator_epoch <= entry.coordinator_epoch)
+        ):
+            # A later coordinator's is appended though it repeats one: its epoch is to be in the log, or a marker of the
+            # former one that is still on its way would end the producer's next transaction.
             return MarkerVerdict.ALREADY_APPLIED
         return MarkerVerdict.APPEND
 

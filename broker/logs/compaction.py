@@ -47,6 +47,10 @@ class Compactor:
         clean = self._checkpoint.read()
         self._clean = {tp: (topic_id, clean[tp]) for tp, topic_id in ids.items() if tp in clean}
 
+    def forget(self, tp: TopicPartition) -> None:
+        """Begin from the start of a log's successor: it is not clean as far as this one was."""
+        self._clean.pop(tp, None)
+
     async def compact(self, partition: Partition, below_offset: int) -> bool:
         """Run a round over a log where one is due, touching nothing at or past `below_offset`. Returns whether it did.
 
@@ -82,7 +86,8 @@ class Compactor:
             self._uncleanable.add(partition.topic_id)
             _log.error("%s is not compacted until the next start: %s", tp, error)
             return False
-        self._clean[tp] = partition.topic_id, compaction.end_offset
+        if partition.offline_error is None:
+            self._clean[tp] = partition.topic_id, compaction.end_offset
         self.rounds += 1
         await self._thread.run(self._checkpoint.write, dict(self._clean), self._is_current)
         return True

@@ -168,6 +168,10 @@ class LogMaintenance:
             if noted_start(one) < one.log_start_offset:
                 raise OSError(f"{one.tp} could not be flushed up to offset {one.log_start_offset}")
 
+    def taken_out(self, partition: Partition) -> None:
+        """A log is gone, or is begun again: what was noted of it does not hold for the next one."""
+        self._compactor.forget(partition.tp)
+
     def delete_later(self, folder: str, delay_ms: int, *, had_start: bool = True) -> None:
         """Delete the folder of a log that is gone, after a delay in which readers can finish.
 

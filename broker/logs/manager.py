@@ -41,6 +41,7 @@ from semel.broker.logs.partition import Partition
 from semel.broker.logs.proofs import FetchRounds
 from semel.broker.logs.remote_part import RemotePart
 from semel.broker.logs.unreported import UNREPORTED_FILE, UnreportedRecovery
+from semel.protocol.batch_header import iter_batches
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, error_for
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id
@@ -57,8 +58,21 @@ _CUT_ATTEMPTS: Final = 2
 _MAKERS: Final = 8
 """How many threads make the folders of new logs side by side."""
 _NAMED_MAX: Final = 5
+_FILLED_AT_ONCE_BYTES: Final = 512 << 10
 _FLUSHED_ALONE_MAX: Final = 32
 """Fewer logs than these are flushed one after the other after a recovery: threads would cost more than they bring."""
+
+
+def _parts_of(batches: Buffer) -> Iterator[memoryview]:
+    """Yield whole batches, not many at a time: others have their turns in between (S3)."""
+    view, begins, ends = memoryview(batches), 0, 0
+    for header in iter_batches(view):
+        if ends - begins >= _FILLED_AT_ONCE_BYTES:
+            yield view[begins:ends]
+            begins = ends
+        ends = header.position + header.size_bytes
+    if ends > begins:
+        yield view[begins:ends]
 
 
 class _NotFilledError(Exception):
@@ -578,18 +592,20 @@ class LogManager:
         offset: int,
         producers: Collection[PackedEntry],
         batches: AsyncIterator[Buffer | int] | None = None,
+        end_offset: int | None = None,
     ) -> bool:
         """Begin a leader's log again at `offset`: up to there the remote storage has it, and this disk has lost it.
 
         producers: what is known of those who had written before the offset
         batches: committed ones from the offset on, to be appended before anything else; an
             offset begins a new segment there
+        end_offset: where these have to end
         Returns False where it is not there any more, or leads no longer. Fails as `restart_at`.
         """
         async with self._making:
             if self._partitions.get(partition.tp) is not partition or partition.leader is None:
                 return False
-            await self._restart_at(partition, offset, producers, batches)
+            await self._restart_at(partition, offset, producers, batches, end_offset)
             return True
 
     async def _restart_at(
@@ -598,6 +614,7 @@ class LogManager:
         offset: int,
         producers: Collection[PackedEntry],
         batches: AsyncIterator[Buffer | int] | None = None,
+        end_offset: int | None = None,
     ) -> None:
         wanted = NewPartition(partition.tp, partition.topic_id, partition.config, partition.leader_epoch)
         tp, topic_id = wanted.tp, wanted.topic_id
@@ -613,7 +630,7 @@ class LogManager:
             await self._thread.run(make)
             is_made = True
             log = self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config)
-            if batches is not None and (failure := await self._fill(log, batches)) is not None:
+            if batches is not None and (failure := await self._fill(log, batches, end_offset)) is not None:
                 # It is begun once more, empty, so that it is there to be tried again.
                 self.maintenance.delete_later(self.folder.drop_log_folder(tp), 0)
                 is_made = False
@@ -635,14 +652,28 @@ class LogManager:
             self._opener.take_offline([failed or self._not_made(wanted, error)])
             raise
 
-    async def _fill(self, log: PartitionLog, batches: AsyncIterator[Buffer | int]) -> SemelError | OSError | None:
+    async def _fill(
+        self, log: PartitionLog, batches: AsyncIterator[Buffer | int], end_offset: int | None
+    ) -> SemelError | OSError | None:
         """Append what was committed before. Returns why it could not be had."""
+        turns, boundary = Turns(ends_with_caller=False), None
         try:
             async for piece in batches:
-                if not isinstance(piece, int):
-                    log.append(piece, 0, self._clock.now_ms(), AppendOrigin.REPLICATION)
-                elif log.segments.active.size:
-                    log.roll(self._clock.now_ms(), piece)
+                if isinstance(piece, int):
+                    boundary = piece
+                    continue
+                if boundary is not None and log.segments.active.size:
+                    log.roll(self._clock.now_ms(), boundary)
+                boundary = None
+                for part in _parts_of(piece):
+                    log.append(part, 0, self._clock.now_ms(), AppendOrigin.REPLICATION)
+                    await turns.give_way()
+            if end_offset is not None and log.log_end_offset != end_offset:
+                raise error_for(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"what was read of {log.tp} ends at offset {log.log_end_offset}, and it was committed up to "
+                    f"{end_offset}",
+                )
         except (SemelError, OSError) as error:
             log.release_files()
             return error
@@ -891,6 +922,7 @@ class LogManager:
         self._commits.dirty.pop(partition, None)
         partition.go_offline(error)
         partition.log.release_files()
+        self.maintenance.taken_out(partition)
 
     def _drop(self, partition: Partition) -> None:
         """Rename the folder of a partition that was taken out, and have its files go later. Raises `OSError`."""

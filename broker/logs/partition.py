@@ -223,12 +223,14 @@ class Partition:
         if leader.leader_epoch < self.leader_epoch or self._offline_error is not None:
             return None
         is_new = self._leader is None
-        if is_new or leader.leader_epoch > self.leader_epoch:
+        is_later = leader.leader_epoch > self.leader_epoch
+        if is_new or is_later:
             self.log.void_verifications()  # another leader may have had a marker since (T8)
         self.leader_epoch = leader.leader_epoch
         self._leader = leader
         self._refused = None
-        if self.tier is not None and (is_new or not self.tier.is_known):
+        is_claimed = not (is_later and self.log.config.diskless_enable)  # others may have led in between
+        if self.tier is not None and (is_new or not self.tier.is_known or not is_claimed):
             self._look_up_tier(self.tier)
         self._end_durable_wait()
         note = self.log.begin_epoch(leader.leader_epoch)
@@ -249,6 +251,11 @@ class Partition:
         if self._leader is not None and self._offline_error is None:
             self._refused = self._not_leading("is looking up what the remote storage has of it; try again shortly")
         tier.look_up()
+
+    def tier_is_missing(self, error: SemelError) -> None:
+        """Refuse clients for the true reason: this node has no remote storage."""
+        if self._leader is not None and self._offline_error is None:
+            self._refused = error
 
     def look_up_again(self) -> None:
         """Serve nobody until it was looked up again what the remote storage has: another node may have led."""

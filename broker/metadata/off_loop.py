@@ -19,14 +19,26 @@ async def call_off_loop(executor: Executor, database: Database, call: Callable[[
     """Call in a thread of the executor, which has one. A connection that does not answer in time is given up: whether
     what was asked for was done is to be looked up with another one.
     """
-    work = asyncio.get_running_loop().run_in_executor(executor, call)
+    loop = asyncio.get_running_loop()
+    begun: list[float] = []
+
+    def run() -> T:
+        begun.append(loop.time())
+        return call()
+
+    work = loop.run_in_executor(executor, run)
     deadline_s = database.deadline_s
     if deadline_s is None:
         return await work
     try:
-        while not (await asyncio.wait({work}, timeout=deadline_s))[0]:
-            _log.error("the metadata database %s does not answer: its connection is given up", database.location)
-            database.interrupt()
+        left_s = deadline_s
+        while not (await asyncio.wait({work}, timeout=left_s))[0]:
+            # Calls before it have their own time: this one's begins with its turn.
+            left_s = deadline_s if not begun else begun[-1] + deadline_s - loop.time()
+            if left_s <= 0:
+                _log.error("the metadata database %s does not answer: its connection is given up", database.location)
+                database.interrupt()
+                left_s = deadline_s
     except asyncio.CancelledError:
         work.cancel()
         raise

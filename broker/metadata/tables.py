@@ -123,7 +123,7 @@ DISKLESS_OBJECTS: Final = sa.Table(
     "semel_diskless_objects",
     REMOTE_TABLES,
     sa.Column("object_key", sa.Text, primary_key=True),
-    sa.Column("run", sa.String(64), nullable=False),
+    sa.Column("run", sa.String(64), nullable=False, index=True),
     sa.Column("size_bytes", sa.BigInteger, nullable=False),
     sa.Column("state", sa.String(8), nullable=False),
     sa.Column("changed_at_ms", sa.BigInteger, nullable=False),

@@ -19,11 +19,12 @@ class NoStore:
     end_offset: Final = 0
 
     def __init__(self, partition: Partition) -> None:
-        self._tp = partition.tp
+        self._partition = partition
         _log.error("%s", self._refusal().message)
 
     def look_up(self) -> None:
         """There is nothing to look up in."""
+        self._partition.tier_is_missing(self._refusal())
 
     def is_end_proven(self) -> bool:
         return False
@@ -40,6 +41,6 @@ class NoStore:
     def _refusal(self) -> SemelError:
         return error_for(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"{self._tp} can't be led by this node, because its topic has remote.storage.enable=true and this node has "
-            "no remote.storage.url: start it with the same one that the other nodes have",
+            f"{self._partition.tp} can't be led by this node, because its topic has remote storage and this node no "
+            "remote.storage.url: start it with the one that the other nodes have",
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -19,17 +19,19 @@ from semel.broker.services import Commits
 from semel.broker.tiers.copying import Copier
 from semel.broker.tiers.object_store import longest_upload_ms
 from semel.broker.tiers.partition_tier import PartitionTier
-from semel.broker.tiers.remote_log import RemoteLog
+from semel.broker.tiers.remote_log import RemoteLog, RemoteSegment
 from semel.broker.tiers.remote_storage import RemoteStorage
-from semel.broker.tiers.restoring import read_producers
-from semel.broker.tiers.rows import Garbage
+from semel.broker.tiers.restoring import batches_of, beginning_of
+from semel.broker.tiers.rows import Garbage, PartitionKey
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import TopicPartition, format_topic_id
+from semel.runtime.storage import Buffer
 from semel.runtime.turns import in_turns
 
 _log = logging.getLogger("semel.tiers")
 
 _AGAIN_S: Final = 1.0
+_AGAIN_S_MAX: Final = 8.0
 _PAUSES_MAX: Final = 5
 """So often the pause after a failure doubles."""
 _TELL_EVERY_S: Final = 60.0
@@ -105,6 +107,8 @@ class Tier:
         self._looking_up: dict[PartitionTier, asyncio.Task[None]] = {}
         self._working: dict[PartitionTier, asyncio.Task[None]] = {}
         self._told: dict[str, float] = {}
+        self._pauses_s: dict[PartitionKey, float] = {}
+        """Before partitions are looked up again that could not be."""
         self._error = ""
         """Why the last attempt failed to reach the rows or to clean up; empty where it did not."""
 
@@ -227,9 +231,18 @@ class Tier:
             await self._wake.wait()
 
     async def _look_up_once(self, part: PartitionTier) -> None:
+        # After a failure the pause grows: each attempt may read much. It is the partition's, whose log may be another.
+        await asyncio.sleep(self._pauses_s.get(part.key, 0.0))
         look_up = self._tail.look_up(part) if part.is_diskless else self._look_up(part)
-        if not await self._guard_part(part, "look up what the remote storage has", look_up):
-            await asyncio.sleep(_AGAIN_S)
+        if await self._guard_part(part, "look up what the remote storage has", look_up):
+            self._pauses_s.pop(part.key, None)
+        else:
+            if len(self._pauses_s) >= _TOLD_MAX:
+                self._pauses_s.clear()
+            self._pauses_s[part.key] = min(max(_AGAIN_S, 2 * self._pauses_s.get(part.key, 0.0)), _AGAIN_S_MAX)
+            for one in self.parts():
+                if one.key == part.key:
+                    one.error = part.error  # also where the log was begun again before it failed
 
     def _begin(
         self, running: dict[PartitionTier, asyncio.Task[None]], part: PartitionTier, work: Coroutine[Any, Any, None]
@@ -294,16 +307,24 @@ class Tier:
     async def _restore(self, part: PartitionTier, remote: RemoteLog, end_offset: int) -> None:
         """Let a leader's log continue where the remote storage ends: what this disk had of it before is gone (D3)."""
         partition = part.partition
-        producers = await read_producers(self.storage, remote.segments[-1]) if remote.segments else []
+        begins = await beginning_of(self.storage, remote)
         _log.warning(
             "%s: the log on this disk ends at %d, and the remote storage has it up to %d: it continues there",
             partition.tp, partition.log_end_offset, end_offset,
         )  # fmt: skip
-        if not await self._node.logs.continue_at(partition, end_offset, producers):
+        first, batches = end_offset, None
+        if begins.segments and remote.start_offset < remote.end_offset:
+            first, batches = begins.offset, self._batches(begins.segments)
+        if not await self._node.logs.continue_at(partition, first, begins.producers, batches):
             if part.is_current:
                 raise error_for(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition.tp} is not led here any more")
             return
         await self._take_parts([partition.tp])
+
+    async def _batches(self, segments: Sequence[RemoteSegment]) -> AsyncIterator[Buffer | int]:
+        for segment in segments:
+            async for piece in batches_of(self.storage, segment):
+                yield piece
 
     async def follow_others(self) -> None:
         """Learn what other nodes have changed: those that lead, and those that do not know yet that they do not."""

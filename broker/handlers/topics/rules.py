@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from semel.broker.config.node_config import TOPIC_DEFAULTS, TOPIC_SETTINGS, NodeConfig, value_of
 from semel.broker.config.sources import unknown_setting
 from semel.broker.log.config import LogConfig
-from semel.broker.metadata.image import DISKLESS_SETTING
+from semel.broker.metadata.image import DISKLESS_SETTING, TopicImage
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC
@@ -84,7 +84,9 @@ def with_storage(config: NodeConfig, topic: NewTopic) -> NewTopic:
             "in the remote storage, and any node takes over from the one that leads. Ask for 1, or for none",
             ErrorCode.INVALID_REPLICATION_FACTOR,
         )
-    configs = {**topic.configs, DISKLESS_SETTING: "true"}
+    # What is deleted from the disk must not be compacted later: the policy is said once and for all.
+    policy = topic.configs.get("cleanup.policy", ",".join(config.log_cleanup_policy))
+    configs = {**topic.configs, DISKLESS_SETTING: "true", "cleanup.policy": policy}
     if topic.assignments:
         if any(len(replicas) > 1 for replicas in topic.assignments.values()):
             raise UsageError(
@@ -93,6 +95,21 @@ def with_storage(config: NodeConfig, topic: NewTopic) -> NewTopic:
             )
         return replace(topic, configs=configs)
     return replace(topic, replication_factor=1, configs=configs)
+
+
+def check_stays_uncompacted(config: NodeConfig, topic: TopicImage, configs: Mapping[str, str | None]) -> None:
+    """Raise `UsageError` (INVALID_CONFIG) where a diskless topic is to be compacted that was not from the beginning.
+
+    Its oldest records may be in segments that no disk has: compaction would not see them, and drop what deletes them.
+    """
+    after = {name: value for name, value in configs.items() if value is not None}
+    before = topic_log_config(config, topic.configs)
+    if topic.is_diskless and topic_log_config(config, after).is_compacted and not before.is_compacted:
+        raise UsageError(
+            f"cleanup.policy of {topic.name} can't become compact: a diskless topic is compacted from its creation on, "
+            "or never. Create another topic, and copy what is to be kept",
+            ErrorCode.INVALID_CONFIG,
+        )
 
 
 def topic_log_config(config: NodeConfig, configs: Mapping[str, str]) -> LogConfig:

@@ -1,3 +1,3 @@
-"""A PostgreSQL for the tests of rows."""
+"""A PostgreSQL for the tests of rows. What the nodes leave is verified as they stop, with their metadata."""
 
 from postgresql_server import postgresql_server, postgresql_url  # noqa: F401  (fixtures)

@@ -217,6 +217,23 @@ def test_P8_a_marker_counts_as_activity() -> None:
     assert state.expire(DAY_MS + DAY_MS, DAY_MS) == 1
 
 
+def test_P9_a_late_marker_of_a_former_coordinator_does_not_end_the_next_transaction() -> None:
+    """The former one did not hear that its marker was written, and repeats it. So does the next one, which goes on then
+    to a transaction of the same producer epoch. The former one's last try comes behind all of that.
+    """
+    state = ProducerState(TP)
+    producer = ProducerIdAndEpoch(7, 0)
+    append(state, 0, transactional=True)
+    mark(state, coordinator_epoch=5)
+    assert state.check_marker(producer, 6, V1) is MarkerVerdict.APPEND, "who is coordinator now has to be in the log"
+    mark(state, coordinator_epoch=6)
+    assert state.check_marker(producer, 6, V1) is MarkerVerdict.ALREADY_APPLIED
+    append(state, 1, transactional=True)
+    with refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED):
+        state.check_marker(producer, 5, V1)
+    assert state.check_marker(producer, 6, V1) is MarkerVerdict.APPEND
+
+
 def test_P9_markers_of_old_coordinators_are_fenced_and_repeated_ones_change_nothing() -> None:
     state = ProducerState(TP)
     producer = ProducerIdAndEpoch(7, 0)

@@ -366,7 +366,7 @@ def test_without_a_remote_storage_a_topic_with_it_is_refused_and_one_there_is_no
             await left_the_disk(node)
         async with tiered_node(tmp_path, objects, remote_storage_url="") as node:
             answer = await fetch_once(node, 0)
-            assert answer.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert answer.error is ErrorCode.KAFKA_STORAGE_ERROR
             (result,) = await create_topics(node, [NewTopic("u", configs={"remote.storage.enable": "true"})])
             assert result.error is ErrorCode.INVALID_CONFIG
             assert "remote.storage.url" in result.message
