@@ -128,8 +128,8 @@ class Model:
         coordinators = [one.coordinator_epoch for one in self.of(new.producer_id) if isinstance(one, Marker)]
         if coordinators and new.coordinator_epoch < max(coordinators):
             return ErrorCode.TRANSACTION_COORDINATOR_FENCED
-        if new.epoch == epoch and not opened:
-            return MarkerVerdict.ALREADY_APPLIED
+        if new.epoch == epoch and not opened and new.coordinator_epoch in coordinators:
+            return MarkerVerdict.ALREADY_APPLIED  # one of a later coordinator is written: its epoch fences from then on
         return MarkerVerdict.APPEND
 
     def first_unstable(self, high_watermark: int) -> int | None:
