@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from semel.broker.log.config import AppendOrigin, LogConfig
+from semel.broker.log.config import LogConfig
 from semel.broker.log.disk_errors import is_full, remedy
 from semel.broker.log.epochs_file import EpochsWrite
 from semel.broker.log.journal import Journal, JournalStatistics
@@ -30,6 +30,7 @@ from semel.broker.logs.config import Durability, LogManagerConfig
 from semel.broker.logs.data_folder import JOURNAL_FOLDER, DataFolder
 from semel.broker.logs.disk_space import DiskSpace
 from semel.broker.logs.disk_thread import DiskThread
+from semel.broker.logs.filling import NotFilledError, fill
 from semel.broker.logs.journal_replay import RecoveryReport, damage_of, replay_journal
 from semel.broker.logs.known_partitions import PartitionKey
 from semel.broker.logs.last_recovery import NOTE_FILE, RecoveryNote, update_note, write_note
@@ -41,7 +42,6 @@ from semel.broker.logs.partition import Partition
 from semel.broker.logs.proofs import FetchRounds
 from semel.broker.logs.remote_part import RemotePart
 from semel.broker.logs.unreported import UNREPORTED_FILE, UnreportedRecovery
-from semel.protocol.batch_header import iter_batches
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, error_for
 from semel.protocol.ids import TopicId, TopicPartition, format_topic_id
@@ -58,29 +58,8 @@ _CUT_ATTEMPTS: Final = 2
 _MAKERS: Final = 8
 """How many threads make the folders of new logs side by side."""
 _NAMED_MAX: Final = 5
-_FILLED_AT_ONCE_BYTES: Final = 512 << 10
 _FLUSHED_ALONE_MAX: Final = 32
 """Fewer logs than these are flushed one after the other after a recovery: threads would cost more than they bring."""
-
-
-def _parts_of(batches: Buffer) -> Iterator[memoryview]:
-    """Yield whole batches, not many at a time: others have their turns in between (S3)."""
-    view, begins, ends = memoryview(batches), 0, 0
-    for header in iter_batches(view):
-        if ends - begins >= _FILLED_AT_ONCE_BYTES:
-            yield view[begins:ends]
-            begins = ends
-        ends = header.position + header.size_bytes
-    if ends > begins:
-        yield view[begins:ends]
-
-
-class _NotFilledError(Exception):
-    """What a log was to begin with could not be had, and why. The log is there, empty."""
-
-    def __init__(self, reason: SemelError | OSError) -> None:
-        super().__init__()
-        self.reason = reason
 
 
 class NewPartition(NamedTuple):
@@ -112,7 +91,7 @@ class LogStatistics:
 
 
 def _pass_over(tp: TopicPartition, error: Exception) -> None:
-    """Whoever opens it finds the error, too."""
+    """The error is found again when the log is opened."""
 
 
 def _as_others(commits: CommitTracker) -> CommitTracker:
@@ -630,54 +609,30 @@ class LogManager:
             await self._thread.run(make)
             is_made = True
             log = self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config)
-            if batches is not None and (failure := await self._fill(log, batches, end_offset)) is not None:
-                # It is begun once more, empty, so that it is there to be tried again.
-                self.maintenance.delete_later(self.folder.drop_log_folder(tp), 0)
-                is_made = False
-                await self._thread.run(make)
-                is_made = True
-                log = self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config)
-                self._add_led(log, wanted.leader_epoch)
-                raise _NotFilledError(failure)
+            if batches is not None:
+                try:
+                    await fill(log, batches, end_offset, self._clock)
+                except NotFilledError:
+                    # It is begun once more, empty, so that it is there to be tried again.
+                    self.maintenance.delete_later(self.folder.drop_log_folder(tp), 0)
+                    is_made = False
+                    await self._thread.run(make)
+                    is_made = True
+                    log = self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config)
+                    self._add_led(log, wanted.leader_epoch)
+                    raise
             again = self._add_led(log, wanted.leader_epoch)
             if batches is not None:
                 self._commits.dirty[again] = None  # what was just written is to be flushed like any append
             # Starts that were noted while there was no such log have taken its note away. Its leader waits for that.
             self.maintenance.log_start_moved(again)
-        except _NotFilledError as error:
+        except NotFilledError as error:
             raise error.reason from None
         except (SemelError, OSError) as error:
             has_files = is_made or (not is_gone and self.folder.has_log_name(tp))
             failed = self._opener.failed(tp, topic_id, error, wanted.leader_epoch) if has_files else None
             self._opener.take_offline([failed or self._not_made(wanted, error)])
             raise
-
-    async def _fill(
-        self, log: PartitionLog, batches: AsyncIterator[Buffer | int], end_offset: int | None
-    ) -> SemelError | OSError | None:
-        """Append what was committed before. Returns why it could not be had."""
-        turns, boundary = Turns(ends_with_caller=False), None
-        try:
-            async for piece in batches:
-                if isinstance(piece, int):
-                    boundary = piece
-                    continue
-                if boundary is not None and log.segments.active.size:
-                    log.roll(self._clock.now_ms(), boundary)
-                boundary = None
-                for part in _parts_of(piece):
-                    log.append(part, 0, self._clock.now_ms(), AppendOrigin.REPLICATION)
-                    await turns.give_way()
-            if end_offset is not None and log.log_end_offset != end_offset:
-                raise error_for(
-                    ErrorCode.KAFKA_STORAGE_ERROR,
-                    f"what was read of {log.tp} ends at offset {log.log_end_offset}, and it was committed up to "
-                    f"{end_offset}",
-                )
-        except (SemelError, OSError) as error:
-            log.release_files()
-            return error
-        return None
 
     # --- What was lost ------------------------------------------------------------------------------------------------
 
