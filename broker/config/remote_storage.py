@@ -54,7 +54,7 @@ class RemoteStorageConfig(PartConfig):
         "With so much gathered, an object is written at once.",
         unit="bytes",
         minimum=64 << 10,
-        maximum=1 << 30,
+        maximum=64 << 20,
     )
     diskless_inline_max_bytes: int = setting(
         16 << 10,

@@ -140,11 +140,16 @@ class Writer:
         self.is_closed = False
         self.waiting_bytes = 0
         """What was appended and not committed yet."""
-        self.error = ""
-        """Why the last attempt failed; empty where it did not."""
+        self._errors: dict[str, str] = {}
+        """Why the last attempt failed, by what was attempted. What succeeds says nothing of the others."""
         self.busy: set[str] = set()
         """The keys of objects that are being written, or committed."""
         self.commits = self.entries = self.inline_bytes = self.objects = 0
+
+    @property
+    def error(self) -> str:
+        """Why something could not be done that is tried again; empty where nothing is."""
+        return next(iter(self._errors.values()), "")
 
     # --- Taking appends -----------------------------------------------------------------------------------------------
 
@@ -168,6 +173,7 @@ class Writer:
         gathered = [one for one in self._pending.values() if not self._is_inline(one)]
         if self._inline is None and len(gathered) < len(self._pending):
             self._inline = asyncio.get_running_loop().create_task(self._commit_inline(), name="commit small appends")
+            self._inline.add_done_callback(_log_failure)
         self._look_after_gathered(gathered)
 
     def _is_inline(self, pending: _Pending) -> bool:
@@ -260,8 +266,7 @@ class Writer:
         self._uploads.discard(task)
         for partition in [one for one, last in self._last.items() if last is task]:
             del self._last[partition]
-        if not task.cancelled() and (failure := task.exception()) is not None:
-            _log.error("an object could not be written", exc_info=failure)
+        _log_failure(task)
         self._go_on()
 
     async def _write_object(self, runs: list[_Run], before: set[asyncio.Future[None]]) -> None:
@@ -361,13 +366,13 @@ class Writer:
             try:
                 await step()
             except SemelError as error:
-                if not self.error:
+                if what not in self._errors:
                     _log.error("could not %s, and it is tried again: %s", what, error.message)
-                self.error = f"could not {what}: {error.message}"
+                self._errors[what] = f"could not {what}: {error.message}"
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _AGAIN_S_MAX)
             else:
-                self.error = ""
+                self._errors.pop(what, None)
                 return
 
     # --- Ending -------------------------------------------------------------------------------------------------------
@@ -382,6 +387,11 @@ class Writer:
         for task in tasks:
             task.cancel()
         return tasks
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (failure := task.exception()) is not None:
+        _log.error("could not %s", task.get_name(), exc_info=failure)
 
 
 def _entry(run: _Run, object_key: str, position: int) -> NewEntry:
