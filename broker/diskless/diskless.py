@@ -322,21 +322,23 @@ class Diskless:
         await self.ask(lambda: self.rows.retire_run(self.run, now_ms, but=busy))
         if not metadata.is_controller:
             return
-        over: set[str] = set()
         runs = await self.ask(self.rows.runs)
         if runs:
             image = await metadata.refresh()
-            over = runs - {broker.incarnation for broker in image.brokers.values()}
-            for run in sorted(over):
+            for run in sorted(runs - {broker.incarnation for broker in image.brokers.values()}):
                 await self.ask(lambda run=run: self.rows.retire_run(run, now_ms))  # type: ignore[misc]
-        # An upload of a run that is over may still be under way: its object is deleted after that.
-        upload_ms = longest_upload_ms(
-            self.config.diskless_append_buffer_max_bytes, self.config.remote_storage_timeout_ms
-        )
-        before_ms = now_ms - max(self.config.log_segment_delete_delay_ms, int(upload_ms) if over else 0)
-        while garbage := await self.ask(lambda: self.rows.garbage(before_ms=before_ms)):
-            await self._storage.delete([key for key, _ in garbage])
-            await self.ask(lambda: self.rows.forget([key for key, _ in garbage]))
+        while garbage := await self._garbage(now_ms):
+            await self._storage.delete(garbage)
+            await self.ask(lambda: self.rows.forget(garbage))
+
+    async def _garbage(self, now_ms: int) -> list[str]:
+        before_ms, timeout_ms = now_ms - self.config.log_segment_delete_delay_ms, self.config.remote_storage_timeout_ms
+        return [
+            one.key
+            for one in await self.ask(lambda: self.rows.garbage(before_ms=before_ms))
+            # The upload of a node that is gone may still be under way: its object is deleted after that.
+            if now_ms - one.since_ms >= longest_upload_ms(one.size_bytes, timeout_ms)
+        ]
 
     def _forget_others(self) -> None:
         """Forget the claims of partitions that are not here any more."""

@@ -77,6 +77,14 @@ class Log(NamedTuple):
     entries: list[Entry]
 
 
+class Retired(NamedTuple):
+    """An object that will never be committed by anybody any more, and since when."""
+
+    key: str
+    size_bytes: int
+    since_ms: int
+
+
 class ObjectGoneError(Exception):
     """An object was given up before it was committed: write another one."""
 
@@ -227,8 +235,8 @@ class DisklessRows(Database):
                 .values(state=_RETIRED, changed_at_ms=now_ms)
             )
 
-    def garbage(self, *, before_ms: int) -> list[tuple[str, int]]:
-        """Return (key, size in bytes) of objects that were retired before a time, and that no entry needs."""
+    def garbage(self, *, before_ms: int) -> list[Retired]:
+        """Return the objects that were retired before a time, and that no entry needs, oldest first."""
         needed = sa.select(DISKLESS_ENTRIES.c.base_offset).where(
             DISKLESS_ENTRIES.c.object_key == DISKLESS_OBJECTS.c.object_key
         )
@@ -238,7 +246,8 @@ class DisklessRows(Database):
             ~needed.exists(),
         )
         with self._transaction() as connection:
-            return [(row.object_key, row.size_bytes) for row in connection.execute(query.limit(GARBAGE_MAX))]
+            rows = connection.execute(query.order_by(DISKLESS_OBJECTS.c.changed_at_ms).limit(GARBAGE_MAX))
+            return [Retired(row.object_key, row.size_bytes, row.changed_at_ms) for row in rows]
 
     def forget(self, keys: Sequence[str]) -> None:
         """Remove the rows of objects that are gone."""

@@ -32,6 +32,8 @@ _log = logging.getLogger("semel.tiers")
 
 _AGAIN_S: Final = 1.0
 _AGAIN_S_MAX: Final = 8.0
+WORKED_S: Final = 0.25
+"""A partition is not looked at again before so much time, however many records wait to be copied."""
 _PAUSES_MAX: Final = 5
 """So often the pause after a failure doubles."""
 _TELL_EVERY_S: Final = 60.0
@@ -280,12 +282,13 @@ class Tier:
                 await self._guard_part(part, "let go of what was copied", self._tail.after_copying(part))
         part.failures = min(part.failures + 1, _PAUSES_MAX) if part.error else 0
         interval_s = self._node.config.remote_log_manager_task_interval_ms / 1000
-        pauses = 2 ** (part.failures - 1) if part.failures else 0
-        part.again_s = self._node.clock.monotonic() + pauses * interval_s
+        # Without a failure, too: while a transaction is open, each append asks for what can't be done.
+        pause_s = interval_s * 2 ** (part.failures - 1) if part.failures else min(interval_s / 2, WORKED_S)
+        part.again_s = self._node.clock.monotonic() + pause_s
 
     def _work_now(self, part: PartitionTier) -> None:
-        """Copy what there is of a partition, unless that is being done, or has failed."""
-        is_due = self._node.clock.monotonic() >= part.again_s or not part.failures
+        """Copy what there is of a partition, unless that is being done, was done just now, or has failed."""
+        is_due = self._node.clock.monotonic() >= part.again_s
         if part.is_known and part not in self._working and is_due and part.partition.leader is not None:
             self._begin(self._working, part, self._work_on(part))
 

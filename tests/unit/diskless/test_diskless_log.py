@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import shutil
 from pathlib import Path
@@ -47,6 +48,10 @@ from semel.broker.handlers.list_offsets import list_offsets
 from semel.broker.handlers.topics.changes import create_partitions, create_topics, delete_topics
 from semel.broker.metadata.tables import DISKLESS_ENTRIES
 from semel.broker.node import Node
+from semel.broker.tiers.object_store import longest_upload_ms
+from semel.broker.tiers.partition_tier import PartitionTier
+from semel.broker.tiers.remote_storage import RemoteStorage
+from semel.broker.tiers.tier import WORKED_S
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
 from semel.protocol.api.topics import MAX_TIMESTAMP, ListOffsetsRequest, NewTopic
 from semel.protocol.batch_builder import encode_batch
@@ -520,6 +525,30 @@ def test_S2_an_open_transaction_does_not_make_a_segment_of_each_append(
     run_diskless(tmp_path, test)
 
 
+def test_S2_an_open_transaction_does_not_make_each_append_look_for_what_can_be_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few_entries(monkeypatch)
+
+    async def test(node: Node, objects: MemoryObjects) -> None:
+        looks, tail = 0, diskless_of(node)
+        before_copying = tail.before_copying
+
+        def count(part: PartitionTier) -> None:
+            nonlocal looks
+            looks += 1
+            before_copying(part)
+
+        monkeypatch.setattr(tail, "before_copying", count)
+        began_s = node.clock.monotonic()
+        await append_of(node, 7, 0, transactional=True)
+        await fill(node, 100)
+        assert len(await entries_of(node)) > 50
+        assert 0 < looks <= 2 + (node.clock.monotonic() - began_s) / WORKED_S
+
+    run_diskless(tmp_path, test, remote_log_manager_task_interval_ms=60_000)
+
+
 def test_D6_objects_of_a_run_that_has_ended_go_once_nobody_needs_them(tmp_path: Path) -> None:
     """One was written and not committed, when the node ended."""
 
@@ -537,6 +566,30 @@ def test_D6_objects_of_a_run_that_has_ended_go_once_nobody_needs_them(tmp_path: 
         assert await values_of(node) == [b"." * LARGE]
 
     run_diskless(tmp_path, before, after)
+
+
+def test_D6_an_object_of_a_run_that_has_ended_stays_while_its_upload_may_be_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is deleted before the store has it comes back, and nobody knows of it then."""
+
+    async def test(node: Node, objects: MemoryObjects) -> None:
+        tail, began_ms = diskless_of(node), node.clock.now_ms()
+        now_ms = began_ms
+        monkeypatch.setattr(RemoteStorage, "now_ms", property(lambda storage: now_ms))
+        await tail.ask(lambda: tail.rows.begin_object("late", "former-run", 1, began_ms))
+        longest_ms = math.ceil(longest_upload_ms(1, node.config.remote_storage_timeout_ms))
+        for waited_ms in (0, 1, longest_ms // 2, longest_ms - 1):
+            now_ms = began_ms + waited_ms
+            await tail.clean_up()
+            assert await objects_of(node) == {"late"}, f"it went after {waited_ms} ms"
+        objects.objects["late"] = b"x"  # now the store has it
+        now_ms = began_ms + longest_ms
+        await tail.clean_up()
+        assert await objects_of(node) == set()
+        assert not objects.objects
+
+    run_diskless(tmp_path, test, log_segment_delete_delay_ms=0, remote_log_manager_task_interval_ms=60_000)
 
 
 def test_D6_rows_and_objects_of_a_deleted_topic_go(tmp_path: Path) -> None:

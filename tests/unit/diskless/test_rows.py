@@ -190,11 +190,11 @@ def test_D6_an_object_is_garbage_once_no_entry_of_any_partition_needs_it(rows: D
     assert rows.garbage(before_ms=1_000) == [], "what may still be committed is none"
     rows.retire_run(RUN, 50)
     assert rows.garbage(before_ms=49) == []
-    assert rows.garbage(before_ms=50) == [("never", 100)]
+    assert rows.garbage(before_ms=50) == [("never", 100, 50)]
     rows.trim(KEY, 10)
-    assert rows.garbage(before_ms=50) == [("never", 100)], "another partition needs the object"
+    assert rows.garbage(before_ms=50) == [("never", 100, 50)], "another partition needs the object"
     rows.trim(other, 10)
-    assert sorted(rows.garbage(before_ms=50)) == [("never", 100), ("o1", 100)]
+    assert sorted(rows.garbage(before_ms=50)) == [("never", 100, 50), ("o1", 100, 50)]
     rows.forget(["never", "o1"])
     assert rows.garbage(before_ms=50) == []
     assert rows.object_keys() == {"o2"}
@@ -229,7 +229,7 @@ def test_D6_nothing_is_left_of_a_deleted_topic_and_nobody_commits_to_it(rows: Di
     assert rows.topic_ids() == {format_topic_id(OTHER)}
     assert entries(rows, other) == [entry(0, 1)]
     rows.retire_run(RUN, 50)
-    assert rows.garbage(before_ms=50) == [("o1", 100)]
+    assert rows.garbage(before_ms=50) == [("o1", 100, 50)]
 
 
 def test_R3_of_two_that_claim_and_commit_at_once_the_later_epoch_reads_all_that_counts(url: str) -> None:

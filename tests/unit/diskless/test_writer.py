@@ -270,6 +270,7 @@ def test_D1_without_the_store_nothing_is_acknowledged_and_all_is_when_it_is_back
         assert one.acknowledged == 0
         other.append(b"small")
         await until(lambda: other.is_done)
+        assert "could not write an object" in place.writer.error, "what succeeded was something else"
         place.store.fault = lambda kind, key: ""
         await place.done()
         assert place.committed_bytes(one) == one.appended
@@ -432,7 +433,7 @@ def test_D6_an_object_that_was_given_up_meanwhile_is_written_again(tmp_path: Pat
         assert place.committed_bytes(one) == one.appended
         (entry,) = place.rows.load(one.key).entries
         assert entry.object_key != first
-        assert place.rows.garbage(before_ms=1) == [(first, LARGE)]
+        assert place.rows.garbage(before_ms=1) == [(first, LARGE, 1)]
 
     run(tmp_path, test)
 
