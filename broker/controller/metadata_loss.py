@@ -85,7 +85,7 @@ def raised_epochs(image: MetadataImage, known: int, epoch: int) -> list[Partitio
     changes: list[PartitionChanged] = []
     for topic, number, state in partitions_of(image):
         draft = replace(state, leader_epoch=epoch, partition_epoch=state.partition_epoch + 1)
-        if len(state.replicas) > 1 and not topic.is_diskless:
+        if len(state.replicas) > 1:
             draft = replace(draft, leader=NO_LEADER, isr=(), elr=(), last_known_elr=())
         changes += changed(topic, number, draft)
     return changes
