@@ -133,7 +133,7 @@ def _layout(file: ReadableFile, size: int) -> _Layout:
 
 
 def _begin_at(file: ReadableFile, layout: _Layout, options: DumpOptions) -> int:
-    """Return from which position to read for the first offset. A damaged index is told of where it is shown."""
+    """Return from which position to read for the first offset. A damaged index is named where it is shown."""
     begin = 0
     if options.first_offset is not None and options.first_offset > layout.base_offset:
         data, fault = _piece(file, "index", layout.pieces["index"])

@@ -170,7 +170,7 @@ class RemoteCheck:
 
     async def _check_description(self, segment: RemoteSegment) -> None:
         if segment.key not in self._sizes:
-            return  # the store could not list it, which is told
+            return  # the store could not list it, and the findings say so
         begins = segment.producers.position + segment.producers.size_bytes
         size_bytes = self._sizes[segment.key] - begins
         if not 0 < size_bytes <= DESCRIPTION_BYTES_MAX:

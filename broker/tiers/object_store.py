@@ -44,7 +44,7 @@ class ObjectMissingError(ObjectStoreError):
 
 
 class Level(NamedTuple):
-    """What keys go on with behind a prefix, up to the next slash. In order."""
+    """The next part of each key behind a prefix, up to the next slash. In order."""
 
     folders: list[str]
     """Each with the prefix before it, and a slash at its end."""

@@ -406,7 +406,7 @@ class NodeSnapshot:
     remote_error: why what is done there for all partitions fails; empty where it does not
     remote_troubles: the partitions for which something fails there
     remote_bytes_to_copy: how large the closed segments are that this node has still to copy
-    remote_use:  what is asked of the remote storage, and is there; None where there is none, or nothing is told
+    remote_use:  what is asked of the remote storage, and is there; None where there is none, or the node did not say
     """
 
     node_id: int

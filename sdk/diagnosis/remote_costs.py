@@ -57,7 +57,7 @@ class RemoteState:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """About what a month costs: what is stored stays as it is, and requests go on at the rate since the nodes' start.
+    """About what a month costs: what is stored stays, and requests continue at the rate since the nodes' start.
 
     is_early: whether a node has not been up for a day, so that the rate says little
     """

@@ -1,4 +1,4 @@
-"""The writer of diskless partitions by itself: partitions that only count, and a database that can fail, on SQLite."""
+"""The writer of diskless partitions without a node: partitions that count, and a database on SQLite that can fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Diskless topics on three nodes: whoever leads has read all that was committed, and nobody else commits (KIP-1163)."""
+"""Diskless topics on three nodes: each leader has read all that was committed, and nobody else commits (KIP-1163)."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ async def somewhere(made: Cluster, call: Callable[[Node], Awaitable[T]]) -> T:
 
 
 @pytest.mark.parametrize("are_copied", [False, True])
-def test_D1_R3_whoever_leads_next_has_all_that_was_acknowledged(tmp_path: Path, are_copied: bool) -> None:
-    """And where each leader epoch ended, so that no consumer is told that its records were cut (KIP-320)."""
+def test_D1_R3_the_next_leader_has_all_that_was_acknowledged(tmp_path: Path, are_copied: bool) -> None:
+    """And where each leader epoch ended, so that no consumer believes that its records were cut (KIP-320)."""
 
     async def test(made: Cluster, objects: MemoryObjects) -> None:
         values: list[tuple[int, bytes]] = []

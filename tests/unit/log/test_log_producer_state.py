@@ -218,8 +218,8 @@ def test_P8_a_marker_counts_as_activity() -> None:
 
 
 def test_P9_a_late_marker_of_a_former_coordinator_does_not_end_the_next_transaction() -> None:
-    """The former one did not hear that its marker was written, and repeats it. So does the next one, which goes on then
-    to a transaction of the same producer epoch. The former one's last try comes behind all of that.
+    """The former one did not hear that its marker was written, and repeats it. So does the next one, and then begins a
+    transaction of the same producer epoch. The former one's last try comes behind all of that.
     """
     state = ProducerState(TP)
     producer = ProducerIdAndEpoch(7, 0)
