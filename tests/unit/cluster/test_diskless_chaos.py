@@ -18,85 +18,36 @@ import pytest
 import sqlalchemy as sa
 from cluster import Cluster, cluster
 from diskless_topic import DISKLESS, FAST, entries_of, objects_of, rows_of
+from faulty_cluster import WITHIN_S, FaultyCluster, Written
 from memory_objects import MemoryObjects
-from tiered_topic import partition_of, read_all, tier_of
+from tiered_topic import tier_of
 
 from semel.broker.diskless import diskless as diskless_module
-from semel.broker.handlers.delete_records import begin_deletion, confirm_deletion
 from semel.broker.handlers.reassignments import reassign
 from semel.broker.handlers.topics.changes import create_topics
 from semel.broker.metadata.database import Database, MetadataUnavailableError
 from semel.broker.node import Node
 from semel.protocol.api.topics import NewTopic
-from semel.protocol.batch_builder import encode_batch
-from semel.protocol.errors import ErrorCode, RetriableError, SemelError
-from semel.protocol.ids import TopicPartition
-from semel.protocol.kafka.produce import ACKS_ALL, ProducePartition, ProduceRequest
+from semel.protocol.errors import ErrorCode, SemelError
 
 SEEDS = int(os.environ.get("SEMEL_DISKLESS_SEEDS", "4"))
 FIRST = int(os.environ.get("SEMEL_DISKLESS_FIRST", "0"))
 ROUNDS = 8
 RECORDS = 12
-WITHIN_S = 60.0
 KEYS = 5
 
 
-class Written:
-    """What a producer knows of a partition."""
-
-    def __init__(self, number: int) -> None:
-        self.tp = TopicPartition("t", number)
-        self.sequence = 0
-        self.acknowledged: dict[int, tuple[bytes, bytes]] = {}
-        """(key, value) by offset."""
-        self.start = 0
-        """Up to here records were deleted, by the word of a leader."""
-        self.maybe_start = 0
-        """Up to here they may be: somebody asked for it and did not hear."""
-
-
-class World:
+class World(FaultyCluster):
     """One run."""
 
     def __init__(self, made: Cluster, objects: MemoryObjects, seed: int, *, is_compacted: bool) -> None:
-        self.made = made
-        self.objects = objects
+        super().__init__(made, objects, seed)
         self.is_compacted = is_compacted
-        self.chance = random.Random(seed)
         self.partitions = [Written(number) for number in range(2)]
-        self.down: list[int] = []
-
-    def serving(self, tp: TopicPartition) -> Node | None:
-        node = self.made.leader(tp)
-        here = None if node is None else node.partition(tp)
-        return node if here is not None and here.refused is None else None
-
-    async def leader_of(self, tp: TopicPartition) -> Node:
-        async with asyncio.timeout(WITHIN_S):
-            while (node := self.serving(tp)) is None:  # noqa: ASYNC110 (there is nothing that tells of it)
-                await asyncio.sleep(0.02)
-        return node
 
     async def produce(self, to: Written) -> None:
-        """Append one record as an idempotent producer does: until it is acknowledged, in order."""
-        chance = self.chance
-        key = b"k%d" % chance.randrange(KEYS)
-        value = b"%05d" % to.sequence + b"." * chance.choice((60, 200, 400))
-        async with asyncio.timeout(WITHIN_S):
-            while True:
-                node = await self.leader_of(to.tp)
-                data = encode_batch(
-                    [(1_000, key, value, ())], producer_id=1, producer_epoch=0, base_sequence=to.sequence
-                )
-                request = ProduceRequest([ProducePartition("t", to.tp.partition, bytes(data))], None, ACKS_ALL, 1_000)
-                (answer,) = (await node.produce.produce(request, version=12)).partitions
-                if answer.error is ErrorCode.NONE:
-                    assert answer.base_offset == to.sequence, "each record has one offset"
-                    to.acknowledged[answer.base_offset] = key, value
-                    to.sequence += 1
-                    return
-                assert answer.error is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-                await asyncio.sleep(0.02)
+        key = b"k%d" % self.chance.randrange(KEYS)
+        await self.append(to, key, b"%05d" % to.sequence + b"." * self.chance.choice((60, 200, 400)))
 
     async def harm(self) -> None:
         """Do one thing to the cluster."""
@@ -123,13 +74,11 @@ class World:
 
             self.objects.fault = fault
         elif kind == "database":
-            store = made.stores[chance.choice(list(made.nodes))]
-            store.is_cut = True
-            asyncio.get_running_loop().call_later(chance.random(), setattr, store, "is_cut", False)
+            self.cut_a_database()
         elif kind == "rows":
             self.spoil_rows(made.nodes[chance.choice(list(made.nodes))])
         elif kind == "delete" and not self.is_compacted and one.sequence > 10:
-            await self.delete(one, chance.randrange(one.start, max(one.sequence // 2, one.start + 1)))
+            await self.delete_some(one)
         elif kind == "move":
             target = chance.choice(list(made.nodes))
             try:
@@ -149,29 +98,11 @@ class World:
         for rows in (rows_of(node), node.tier.storage.rows):
             spoil(rows, chance, share, ends_s)
 
-    async def delete(self, one: Written, before: int) -> None:
-        node = await self.leader_of(one.tp)
-        one.maybe_start = max(one.maybe_start, before)
-        try:
-            found = await confirm_deletion(node, await begin_deletion(node, {one.tp: before}), timeout_ms=2_000)
-        except SemelError:
-            return
-        if found[one.tp].error is ErrorCode.NONE:
-            one.start = max(one.start, before)
-
-    async def heal(self) -> None:
-        self.objects.fault = lambda kind, key: ""
-        for store in self.made.stores.values():
-            store.is_cut = False
-        while self.down:
-            await self.made.start(self.down.pop())
-
     async def check(self) -> None:
         """Read everything from who leads, as both kinds of readers do."""
         for one in self.partitions:
-            start = partition_of(await self.leader_of(one.tp), one.tp).log_start_offset
-            assert one.start <= start <= one.maybe_start
-            expected = sorted((offset, value) for offset, (_, value) in one.acknowledged.items() if offset >= start)
+            start = await self.start_of(one)
+            expected = one.acknowledged_from(start)
             for committed in (False, True):
                 found = await self.read(one.tp, start, committed=committed)
                 if not self.is_compacted:
@@ -181,15 +112,6 @@ class World:
                 assert len(found) == len(set(found))
                 last = {key: offset for offset, (key, _) in sorted(one.acknowledged.items())}
                 assert set(last.values()) <= {offset for offset, _ in found}, "the last value of each key is there"
-
-    async def read(self, tp: TopicPartition, start: int, *, committed: bool) -> list[tuple[int, bytes | None]]:
-        """Read all, trying again as a client does where a node says so."""
-        async with asyncio.timeout(WITHIN_S):
-            while True:
-                try:
-                    return await read_all(await self.leader_of(tp), start, tp, committed=committed)
-                except RetriableError:
-                    await asyncio.sleep(0.2)
 
     async def only_what_is_needed_is_left(self) -> None:
         """Wait until the store has no object that nobody needs."""
