@@ -13,14 +13,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mutants.edits import DoesNotApplyError
 from mutants.kept_list import BadListError
 
 from simulation.command_line import INTERRUPTED, at_least, say, terminated_as_interrupted
-from simulation.planted_table import TABLE, PlantedFault, chosen, read_table, recorded
+from simulation.planted_table import FIRST_SEEDS, TABLE, PlantedFault, chosen, read_table, recorded
 from simulation.planting import Field
 
 NOT_FOUND = "not found"
@@ -28,7 +28,11 @@ NOT_FOUND = "not found"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one fault. trouble: why there is no seed."""
+    """What came of one fault.
+
+    trouble: why there is no seed
+    shown:   see `PlantedFault`
+    """
 
     fault: PlantedFault
     seed: int | None
@@ -36,6 +40,7 @@ class Outcome:
     tried: int
     seconds: float
     trouble: str = ""
+    shown: int = 0
 
     def line(self) -> str:
         fault = self.fault
@@ -68,7 +73,7 @@ def main() -> int:
                 outcomes.append(outcome)
                 print(outcome.line(), flush=True)
                 if options.record and outcome.seed is not None:
-                    found = {outcome.fault.id: (outcome.seed, outcome.kind)}
+                    found = {outcome.fault.id: (outcome.seed, outcome.kind, outcome.shown)}
                     TABLE.write_text(recorded(TABLE.read_text(encoding="utf-8"), found), encoding="utf-8")
     except KeyboardInterrupt:
         is_interrupted = True
@@ -102,7 +107,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--record",
         action="store_true",
-        help="write the seeds into the table; one that still finds its fault is kept without a search",
+        help="write the seeds into the table, and how many of the first find each; a seed that still does is kept",
     )
     return parser.parse_args()
 
@@ -145,7 +150,7 @@ def _search_one(field: Field, fault: PlantedFault, options: argparse.Namespace) 
             tried, seconds = found.tried, found.seconds
             if found.seed is not None and _is_clean(field, found.seed, fault.world):
                 kind = fault.finds if fault.finds in found.kinds else found.kinds[0]
-                return Outcome(fault, found.seed, kind or "", tried, seconds)
+                return _counted(field, Outcome(fault, found.seed, kind or "", tried, seconds))
         seed, end = options.first, options.first + options.seeds
         while seed < end:
             found = field.find(fault.edits, seed, end - seed, fault.world)
@@ -154,11 +159,26 @@ def _search_one(field: Field, fault: PlantedFault, options: argparse.Namespace) 
             if found.seed is None:
                 break
             if _is_clean(field, found.seed, fault.world):
-                return Outcome(fault, found.seed, found.kinds[0], tried, seconds)
+                outcome = Outcome(fault, found.seed, found.kinds[0], tried, seconds)
+                return _counted(field, outcome) if options.record else outcome
             seed = found.seed + 1
     except (DoesNotApplyError, RuntimeError) as error:
         return Outcome(fault, None, "", tried, seconds, str(error))
     return Outcome(fault, None, "", tried, seconds, NOT_FOUND)
+
+
+def _counted(field: Field, outcome: Outcome) -> Outcome:
+    """Note how many of the first seeds find a fault."""
+    fault, shown, tried, seconds, seed = outcome.fault, 0, outcome.tried, outcome.seconds, 0
+    while seed < FIRST_SEEDS:
+        found = field.find(fault.edits, seed, FIRST_SEEDS - seed, fault.world)
+        tried += found.tried
+        seconds += found.seconds
+        if found.seed is None:
+            break
+        shown += 1
+        seed = found.seed + 1
+    return replace(outcome, shown=shown, tried=tried, seconds=seconds)
 
 
 def _is_clean(field: Field, seed: int, world: str) -> bool:

@@ -18,7 +18,9 @@ from simulation.runs import ONE_NODE, WORLDS
 
 TABLE: Final = Path(__file__).with_name("faults.toml")
 THIS_PYTHON: Final = f"{sys.version_info[0]}.{sys.version_info[1]}"
-_KEYS: Final = {"fault", "rules", "place", "old", "new", "edits", "seed", "finds", "unseen", "sought", "world"}
+_KEYS: Final = {"fault", "rules", "place", "old", "new", "edits", "seed", "finds", "shown", "unseen", "sought", "world"}
+FIRST_SEEDS: Final = 12
+"""Of so many seeds it is noted how many find a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class PlantedFault:
     edits:  what makes the fault
     seed:   the seed that finds it, None where none was found yet
     finds:  what is wrong in that world: a kind of anomaly
+    shown:  how many of the first `FIRST_SEEDS` seeds find it
     unseen: why no world can see it, None where one has to
     world:  the kind of world that is to find it (`runs.WORLDS`)
     sought: what is known of it where no world has found it yet: they have to become fiercer, or checks sharper
@@ -44,6 +47,7 @@ class PlantedFault:
     unseen: str | None
     world: str
     sought: str | None = None
+    shown: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +77,19 @@ def read_table(path: Path = TABLE) -> Table:
             seed, finds, unseen, sought = (entry.get(key) for key in ("seed", "finds", "unseen", "sought"))
             if (seed is None) != (finds is None) or (seed is not None) + bool(unseen) + bool(sought) > 1:
                 raise ValueError("it needs both seed and finds, or unseen, or sought, or none of them yet")
+            shown = entry.get("shown", 0)
+            if not isinstance(shown, int) or not 0 <= shown <= (0 if seed is None else FIRST_SEEDS):
+                raise ValueError(f"shown is to be a number up to {FIRST_SEEDS}, beside a seed")
             if "fault" in entry:
                 what = entry["fault"], tuple(entry.get("rules", ())), edits_of(entry)
             else:
-                if more := entry.keys() - {"seed", "finds", "unseen", "sought", "world"}:
+                if more := entry.keys() - {"seed", "finds", "shown", "unseen", "sought", "world"}:
                     raise ValueError(f"it has {', '.join(sorted(more))}, and does not say what the fault is")
                 what = kept[name].says, kept[name].rules, kept[name].edits
             world = entry.get("world", ONE_NODE)
             if world not in WORLDS:
                 raise ValueError(f"there is no world {world!r}: {', '.join(WORLDS)}")
-            faults.append(PlantedFault(name, *what, seed, finds, unseen, world, sought))
+            faults.append(PlantedFault(name, *what, seed, finds, unseen, world, sought, shown))
         except (KeyError, TypeError, ValueError) as error:
             raise BadListError(f"{path.name}: fault {name}: {error}") from None
     return Table(python, tuple(faults))
@@ -97,19 +104,21 @@ def chosen(faults: Sequence[PlantedFault], patterns: Iterable[str]) -> list[Plan
     return [fault for fault in faults if any(fnmatch.fnmatchcase(fault.id, pattern) for pattern in patterns)]
 
 
-def recorded(text: str, found: Mapping[str, tuple[int, str]]) -> str:
-    """Return a table's text with other seeds and kinds of anomalies, by the faults' ids. All else stays as it is."""
+def recorded(text: str, found: Mapping[str, tuple[int, str, int]]) -> str:
+    """Return a table's text with other seeds, kinds of anomalies and counts (`shown`), by the faults' ids. All else
+    stays as it is.
+    """
     sections = re.split(r"(?m)^(?=\[)", text)
     for number, section in enumerate(sections):
         name = section[1 : section.find("]")] if section.startswith("[") else ""
         if name in found:
-            seed, kind = found[name]
-            section = re.sub(r"(?m)^(seed|finds|sought) = .*\n", "", section)
+            seed, kind, shown = found[name]
+            section = re.sub(r"(?m)^(seed|finds|shown|sought) = .*\n", "", section)
             # What follows it, blank lines and comments, is about the next entries.
             lines = section.splitlines()
             end = len(lines)
             while not lines[end - 1] or lines[end - 1].startswith("#"):
                 end -= 1
-            lines[end:end] = [f"seed = {seed}", f'finds = "{kind}"']
+            lines[end:end] = [f"seed = {seed}", f'finds = "{kind}"', f"shown = {shown}"]
             sections[number] = "\n".join(lines) + "\n"
     return re.sub(r"(?m)^python = .*$", f'python = "{THIS_PYTHON}"', "".join(sections), count=1)

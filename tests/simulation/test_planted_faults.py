@@ -1,8 +1,8 @@
 """The simulator finds faults: each of its table, planted in a copy of the checkout.
 
 The recorded seed is tried first. It moves when the product or the world takes one step more: then the first seeds are.
-A fault that few worlds show would often be missed by those, and its test is one of `make test-long`. Of the others half
-are planted, drawn by the commit; `make test-long` plants all.
+A fault that few worlds show would often be missed by those, and its test is one of `make test-long`. Of the others a
+third are planted, drawn by the commit; `make test-long` plants all.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Final
 import pytest
 from mutants.sample_seed import sample_seed
 
-from simulation.planted_table import PlantedFault, read_table
+from simulation.planted_table import FIRST_SEEDS, PlantedFault, read_table
 from simulation.planting import Field
 from simulation.runs import ONE_NODE
 
 TABLE = read_table()
 SEEDS = int(os.environ.get("SEMEL_PLANTED_SEEDS", "60"))
 """So many may be tried where the recorded one is clean; a quarter of them with several nodes, which take longer."""
-RARE = 5
-"""A fault that is first found behind a fifth of these is missed by all of them more often than once in a hundred."""
+MISSED_MAX: Final = 0.001
+"""A fault that all of these would miss more often is not planted here: such a test would fail without a reason."""
 FOUND = [fault for fault in TABLE.faults if fault.seed is not None]
 PLANTS_ALL: Final = "SEMEL_PLANTED_SEEDS" in os.environ
 
@@ -40,7 +40,8 @@ def _seeds(fault: PlantedFault) -> int:
 
 
 def _is_found_soon(fault: PlantedFault) -> bool:
-    return fault.seed is not None and fault.seed <= _seeds(fault) // RARE
+    missed = (1 - fault.shown / FIRST_SEEDS) ** _seeds(fault)
+    return fault.seed is not None and missed <= MISSED_MAX
 
 
 OF_THIS_COMMIT: Final = _of_this_commit()

@@ -73,6 +73,7 @@ def test_an_entry_without_edits_is_the_fault_of_that_name_in_the_kept_list(tmp_p
     ("text", "said"),
     [
         (ENTRY.format("seed = 3", ""), "needs both seed and finds"),
+        (ENTRY.format("shown = 3", ""), "shown is to be a number"),
         (ENTRY.format("speed = 3", ""), "speed is none of"),
         (ENTRY.format("", "rules = []"), "does not say what the fault is"),
         (ENTRY.format("", "").replace("D1b", "D1-none"), "D1-none"),
@@ -89,14 +90,15 @@ def test_an_entry_that_cannot_be_understood_is_refused(tmp_path: Path, text: str
 def test_seeds_are_written_into_the_table_and_all_else_stays(tmp_path: Path) -> None:
     path = tmp_path / "faults.toml"
     path.write_text(ENTRY.format('seed = 3\nfinds = "D1"', ""))
-    path.write_text(planted_table.recorded(path.read_text(), {"X1": (17, "lost"), "D1b": (4, "torn")}))
-    assert [(one.seed, one.finds) for one in planted_table.read_table(path).faults] == [(17, "lost"), (4, "torn")]
+    path.write_text(planted_table.recorded(path.read_text(), {"X1": (17, "lost", 0), "D1b": (4, "torn", 5)}))
+    faults = planted_table.read_table(path).faults
+    assert [(one.seed, one.finds, one.shown) for one in faults] == [(17, "lost", 0), (4, "torn", 5)]
     text = path.read_text()
     assert "# a comment\n[X1]\n" in text
-    assert 'finds = "lost"\n\n# --- The next part.\n\n[D1b]\n' in text
-    expected = ENTRY.format('seed = 17\nfinds = "lost"', 'seed = 4\nfinds = "torn"')
+    assert 'finds = "lost"\nshown = 0\n\n# --- The next part.\n\n[D1b]\n' in text
+    expected = ENTRY.format('seed = 17\nfinds = "lost"\nshown = 0', 'seed = 4\nfinds = "torn"\nshown = 5')
     assert text.split() == expected.replace("3.11", planted_table.THIS_PYTHON).split()
-    assert planted_table.recorded(text, {"X1": (17, "lost")}) == text
+    assert planted_table.recorded(text, {"X1": (17, "lost", 0)}) == text
 
 
 def test_faults_are_chosen_by_id_and_pattern() -> None:
