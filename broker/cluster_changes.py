@@ -101,7 +101,7 @@ class ClusterChanges:
             self.isr_expansions += not set(after.isr) <= set(before.isr)
         if after.leader not in (before.leader, NO_LEADER) and self._metadata.controller_epoch >= 0:
             topic = self._image.topic_by_id(change.topic_id)
-            has_all = topic is not None and topic.is_diskless
+            has_all = topic is not None and topic.has_diskless(after)
             if has_all or after.leader in before.isr or after.leader in before.elr:
                 self.elections += 1
             else:

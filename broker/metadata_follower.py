@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from semel.broker.handlers.topics.rules import topic_log_config
+from semel.broker.handlers.topics.rules import partition_log_configs
 from semel.broker.logs.manager import LogManager, NewPartition
 from semel.broker.logs.offline import OfflineLog
 from semel.broker.logs.partition import Partition
@@ -171,8 +171,9 @@ class MetadataFollower:
         """Return this node's partitions that are neither open nor known to be offline."""
         node_id, config = self._config().node_id, self._config()
         return [
-            NewPartition(tp, topic.topic_id, topic_log_config(config, topic.configs), state.leader_epoch)
+            NewPartition(tp, topic.topic_id, log_config(number), state.leader_epoch)
             for topic in image.topics.values()
+            for log_config in (partition_log_configs(config, topic),)
             for number, state in enumerate(topic.partitions)
             if node_id in state.replicas
             and self._logs.partition(tp := TopicPartition(topic.name, number)) is None
@@ -254,6 +255,7 @@ class MetadataFollower:
                 case _:
                     pass
         if turned:
+            await self._switch(turned, image)
             await self._create_logs(self._new_here(turned, image))
             await self.take_parts(turned, image)
             await self._moved_away(turned, image)
@@ -334,7 +336,7 @@ class MetadataFollower:
         node_id = self._config().node_id
         wanted: list[NewPartition] = []
         for topic, first in topics:
-            config = topic_log_config(self._config(), topic.configs)
+            log_config = partition_log_configs(self._config(), topic)
             for number, state in enumerate(topic.partitions[first:], start=first):
                 tp = TopicPartition(topic.name, number)
                 if (
@@ -342,9 +344,23 @@ class MetadataFollower:
                     and self._logs.offline.get(tp) is None
                     and (shared or not self._is_shared(state))
                 ):
-                    wanted.append(NewPartition(tp, topic.topic_id, config, state.leader_epoch))
+                    wanted.append(NewPartition(tp, topic.topic_id, log_config(number), state.leader_epoch))
                 await turns.give_way()
         await self._logs.create_partitions(wanted)
+
+    async def _switch(self, tps: Iterable[TopicPartition], image: MetadataImage) -> None:
+        """Begin the logs of partitions again that have become diskless: what is on this disk is a copy from here on."""
+        config, node_id = self._config(), self._config().node_id
+        wanted = []
+        for tp in tps:
+            topic, state, partition = image.topic(tp.topic), image.partition(tp), self._logs.partition(tp)
+            if topic is None or state is None or partition is None or partition.topic_id != topic.topic_id:
+                continue
+            if topic.has_diskless(state) and not partition.config.diskless_enable and node_id in state.replicas:
+                log_config = partition_log_configs(config, topic)(tp.partition)
+                wanted.append(NewPartition(tp, topic.topic_id, log_config, state.leader_epoch))
+        if wanted:
+            await self._logs.make_diskless(wanted)
 
     async def _moved_away(self, tps: Iterable[TopicPartition], image: MetadataImage) -> None:
         """Delete the logs of partitions that this node has no replica of any more."""
@@ -396,7 +412,7 @@ class MetadataFollower:
             _log.error("the log of %s, which is not here any more, could not be put away: %s", tp, error)
 
     def _update_config(self, topic: TopicImage) -> None:
-        self._logs.update_config(topic.name, topic_log_config(self._config(), topic.configs))
+        self._logs.update_config(topic.name, partition_log_configs(self._config(), topic))
 
 
 def _has_all(partition: Partition) -> bool:

@@ -165,7 +165,7 @@ def check_directory_is_not_lost(
         TopicPartition(topic.name, number)
         for topic in image.topics.values()
         for number, state in enumerate(topic.partitions)
-        if not topic.is_diskless
+        if not topic.has_diskless(state)
         if state.replicas == (node_id,) or (node_id in state.replicas and not is_clustered)
     ]
     if (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from enum import Enum
@@ -39,7 +39,7 @@ from semel.broker.handlers.delegation_tokens import remove_expired
 from semel.broker.handlers.fetch.handler import FetchHandler
 from semel.broker.handlers.fetch.replica import ReplicaFetchHandler
 from semel.broker.handlers.produce.handler import ProduceHandler
-from semel.broker.handlers.topics.rules import topic_log_config
+from semel.broker.handlers.topics.rules import partition_log_configs
 from semel.broker.listeners.addresses import check_address
 from semel.broker.listeners.grpc.server import GrpcListener
 from semel.broker.listeners.in_process import InProcessListener
@@ -189,7 +189,7 @@ class Node:
         self._logs: LogManager | None = None
         self._coordinators: Coordinators | None = None
         self._follower: MetadataFollower | None = None
-        self._last_log_config: tuple[TopicImage | None, NodeConfig, LogConfig] | None = None
+        self._last_log_config: tuple[TopicImage | None, NodeConfig, Callable[[int], LogConfig]] | None = None
         self._produce: ProduceHandler | None = None
         self._fetch: FetchHandler | None = None
         self._clients: ClientListeners | None = None
@@ -712,7 +712,9 @@ class Node:
         report = self._logs.open(
             self._log_config,
             is_only_replica=self._is_only_replica,
-            is_diskless=lambda topic_id: (topic := image.topic_by_id(topic_id)) is not None and topic.is_diskless,
+            is_diskless=lambda tp, topic_id: (
+                (found := image.partition_by_id(topic_id, tp.partition)) is not None and found[0].has_diskless(found[1])
+            ),
             progress=_Progress(self.clock),
         )
         if not report.clean or report.partitions:
@@ -723,9 +725,9 @@ class Node:
         topic = self.metadata.topic_by_id(topic_id)
         known, config = self._last_log_config, self.config
         if known is None or known[0] is not topic or known[1] is not config:
-            made = topic_log_config(config, {} if topic is None else topic.configs)
+            made = partition_log_configs(config, topic)
             known = self._last_log_config = topic, config, made
-        return known[2]
+        return known[2](tp.partition)
 
     async def _register(self) -> None:
         config = self.config

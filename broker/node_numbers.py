@@ -78,4 +78,5 @@ async def _reserved(loaded: LoadedConfig, clock: Clock, store: MetadataStore | N
 
 def _with_replicas(image: MetadataImage) -> Collection[int]:
     """Return the nodes that have records on their disks: their numbers are those of the disks."""
-    return {node_id for topic, _, state in partitions_of(image) if not topic.is_diskless for node_id in state.replicas}
+    on_disks = (state for topic, _, state in partitions_of(image) if not topic.has_diskless(state))
+    return {node_id for state in on_disks for node_id in state.replicas}

@@ -7,7 +7,7 @@ node that leads the fewest, which reads what was committed from the remote stora
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -19,9 +19,9 @@ from semel.broker.controller.membership import (
     full_nodes,
     partitions_of,
 )
-from semel.broker.metadata.changes import Change, PartitionState
-from semel.broker.metadata.image import MetadataImage
-from semel.protocol.ids import NO_LEADER
+from semel.broker.metadata.changes import Change, PartitionChanged, PartitionState
+from semel.broker.metadata.image import MetadataImage, TopicImage
+from semel.protocol.ids import NO_LEADER, TopicId
 
 _MOVES_MAX: Final = 100
 """So many leaders one look spreads at most: each is away for the moment in which its log is read."""
@@ -37,7 +37,7 @@ class AnyLeader:
         self._able = able - full_nodes(image) or able
         self.loads: Counter[int] = Counter(dict.fromkeys(self._able, 0))
         for topic, _, state in partitions_of(image):
-            if topic.is_diskless and state.leader in self._able:
+            if topic.has_diskless(state) and state.leader in self._able:
                 self.loads[state.leader] += 1
 
     def elected(self, state: PartitionState) -> PartitionState:
@@ -62,15 +62,46 @@ class AnyLeader:
 
 
 def led_by(leader: int, state: PartitionState) -> PartitionState:
-    """Return the state in the making in which a node has a partition, alone. Its epochs are as before."""
-    return replace(
-        state, leader=leader, replicas=(leader,), isr=(leader,), elr=(), last_known_elr=(), adding=(), removing=()
-    )
+    """Return the state in the making in which a node has a diskless partition, alone. Its epochs are as before."""
+    alone = (leader,)
+    return PartitionState(leader, state.leader_epoch, alone, alone, state.partition_epoch)
 
 
 def without_leader(state: PartitionState) -> PartitionState:
     """Return the state of a partition that no node can lead now."""
     return state if state.leader == NO_LEADER else follows(state, replace(state, leader=NO_LEADER))
+
+
+def with_switches_begun(topic: TopicImage, changes: Sequence[Change]) -> list[Change]:
+    """Return the changes of a topic's settings by which it becomes diskless, and before them those by which each of its
+    partitions says that it is not so yet.
+    """
+    states = list(topic.partitions)
+    others = [one for one in changes if not isinstance(one, PartitionChanged)]
+    for one in changes:
+        if isinstance(one, PartitionChanged):
+            states[one.partition] = one.state
+    begun: list[Change] = []
+    for number, state in enumerate(topic.partitions):
+        begun += changed(topic, number, follows(state, replace(states[number], is_switching=True)))
+    return [*begun, *others]
+
+
+def switched(
+    image: MetadataImage, topic_id: TopicId, number: int, node_id: int, broker_epoch: int, leader_epoch: int
+) -> list[PartitionChanged]:
+    """Return the change after which a partition is diskless: its leader has copied all of it, and takes no more.
+
+    node_id, broker_epoch, leader_epoch: of the leader that says so. Nothing changes where it leads no more, or has
+        started again since: the next leader copies what that one has, and says so itself
+    """
+    found, broker = image.partition_by_id(topic_id, number), image.brokers.get(node_id)
+    if found is None or broker is None or broker.epoch != broker_epoch:
+        return []
+    topic, state = found
+    if not state.is_switching or (state.leader, state.leader_epoch) != (node_id, leader_epoch):
+        return []
+    return changed(topic, number, follows(state, led_by(node_id, state), is_new_reign=True))
 
 
 def leaders_spread(image: MetadataImage, *, stopping: Collection[int] = ()) -> list[Change]:
@@ -80,6 +111,6 @@ def leaders_spread(image: MetadataImage, *, stopping: Collection[int] = ()) -> l
     for topic, number, state in partitions_of(image):
         if len(changes) >= _MOVES_MAX:
             break
-        if topic.is_diskless and (after := leaders.spread(state)) is not None:
+        if topic.has_diskless(state) and (after := leaders.spread(state)) is not None:
             changes += changed(topic, number, after)
     return changes

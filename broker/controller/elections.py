@@ -123,7 +123,7 @@ def nodes_fenced(
     for topic, number, state in partitions_of(image):
         if state.leader not in fenced and fenced.isdisjoint(state.isr):
             continue
-        if topic.is_diskless:
+        if topic.has_diskless(state):
             changes += changed(topic, number, anybody.elected(state))
             continue
         min_isr = min_isr_of(topic, default_min_isr)
@@ -149,7 +149,7 @@ def nodes_unfenced(
     alive, full = alive_nodes(image).union(returned), full_nodes(image)
     anybody = AnyLeader(image, alive, out=stopping)
     for topic, number, state in partitions_of(image):
-        if state.leader == NO_LEADER and topic.is_diskless:
+        if state.leader == NO_LEADER and topic.has_diskless(state):
             changes += changed(topic, number, anybody.elected(state))
         elif state.leader == NO_LEADER:
             draft = led(state, alive, min_isr=min_isr_of(topic, default_min_isr), stopping=stopping, full=full)
@@ -185,7 +185,7 @@ def node_registered(
     anybody = AnyLeader(image, alive, out=others_stopping)
     changes: list[Change] = []
     for topic, number, state in partitions_of(image):
-        if topic.is_diskless and (state.leader == NO_LEADER or node_id in state.replicas):
+        if topic.has_diskless(state) and (state.leader == NO_LEADER or node_id in state.replicas):
             # Also where it is elected again: it has to read again what was committed.
             changes += changed(topic, number, anybody.elected(state))
             continue

@@ -58,7 +58,7 @@ def begin_move(
             f"{tp} has {len(before)} replicas, and {len(replicas)} were asked for though their number is not to change",
             ErrorCode.INVALID_REPLICATION_FACTOR,
         )
-    if topic.is_diskless:
+    if topic.has_diskless(state):
         return _move_diskless(image, tp, topic, state, replicas, stopping)
     merged = (*replicas, *(each for each in state.replicas if each not in replicas))
     draft = replace(

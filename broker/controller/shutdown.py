@@ -49,7 +49,7 @@ def step_down(image: MetadataImage, node_id: int, *, default_min_isr: int, stopp
     changes: list[Change] = []
     waiting: list[TopicPartition] = []
     for topic, number, state in partitions_of(image):
-        if topic.is_diskless and state.leader == node_id and anybody.loads:
+        if topic.has_diskless(state) and state.leader == node_id and anybody.loads:
             changes += changed(topic, number, anybody.elected(state))
             continue
         if node_id not in state.isr or len(state.replicas) == 1:

@@ -16,8 +16,9 @@ from typing import Final, TypeVar
 
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.diskless.commits import DisklessCommits
-from semel.broker.diskless.reading import EntryReader, follow_each_other
+from semel.broker.diskless.reading import EntryReader, first_expected, follow_each_other
 from semel.broker.diskless.rows import DisklessRows, Entry, Log, PartitionKey
+from semel.broker.diskless.switching import Switching
 from semel.broker.diskless.writer import Writer
 from semel.broker.log.partition_log import PartitionLog
 from semel.broker.logs.commit_tracker import CommitTracker
@@ -108,6 +109,7 @@ class Diskless:
         self.rows = rows
         self.run = run
         self.writer = Writer(self)
+        self._switching = Switching(storage, self, self.writer)
         self._reader = EntryReader(storage)
         self._database: Executor = executor or Threads(1, "semel-diskless-rows")
         self._claims: dict[PartitionKey, _Claim] = {}
@@ -258,7 +260,7 @@ class Diskless:
         partition, node = part.partition, self._storage.node
         # Entries of deleted records count as well: what they say of producers is in no segment yet.
         entries = [one for one in found.entries if one.end_offset > remote.end_offset]
-        behind = remote.end_offset if entries else max(remote.end_offset, remote.start_offset)
+        behind = first_expected(remote, entries)
         follow_each_other(partition.tp, behind, entries, found.end_offset)
         if partition.config.is_compacted:
             begins = Beginning(remote.first_offset if remote.segments else behind, [], remote.segments)
@@ -303,12 +305,21 @@ class Diskless:
         """Close the active segment where much of it is in entries. What is in closed ones waits to be copied, for as
         long as a transaction is open, or the store is away.
         """
+        if self._switching.is_wanted(part):
+            self._switching.before_copying(part)
+            return
         claim, log = self._claims.get(part.key), part.partition.log
         if claim is not None and claim.log is log and claim.has_many_from(log.segments.active.base_offset):
             log.roll(self._storage.now_ms)
 
+    def doing(self, part: PartitionTier) -> str:
+        return "make a diskless partition" if self._switching.is_wanted(part) else "let go of what was copied"
+
     async def after_copying(self, part: PartitionTier) -> None:
-        """Remove the entries of what is in segments. Raises `SemelError`."""
+        """Remove the entries of what is in segments; go on to make a partition diskless. Raises `SemelError`."""
+        if self._switching.is_wanted(part):
+            await self._switching.go_on(part)
+            return
         claim, before = self._claims.get(part.key), part.remote.end_offset
         if claim is not None and claim.entries and claim.entries[0][0] <= before:
             await self.ask(lambda: self.rows.trim(part.key, before))

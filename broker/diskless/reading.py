@@ -8,6 +8,7 @@ from typing import Final
 
 from semel.broker.diskless.rows import Entry
 from semel.broker.tiers.object_store import ObjectMissingError
+from semel.broker.tiers.remote_log import RemoteLog
 from semel.broker.tiers.remote_storage import RemoteStorage
 from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, SemelError, error_for
@@ -17,10 +18,21 @@ _AHEAD: Final = 8
 """So many entries are being read at once."""
 
 
+def first_expected(remote: RemoteLog, entries: Sequence[Entry]) -> int:
+    """Return the offset at which the entries behind the segments have to begin.
+
+    Where none was ever copied to a segment, what was deleted may be in no entry either: it was gone from the disks when
+    the topic became diskless.
+    """
+    if not entries:
+        return max(remote.end_offset, remote.start_offset)
+    return max(remote.end_offset, min(remote.start_offset, entries[0].base_offset))
+
+
 def follow_each_other(tp: TopicPartition, begins: int, entries: Sequence[Entry], end_offset: int) -> None:
     """Raise `SemelError` where records are missing: behind the segments, between entries, or at the end.
 
-    end_offset: of what was ever committed
+    begins: see `first_expected`; end_offset: of what was ever committed
     """
     follows = begins
     for base_offset, ends in [*((one.base_offset, one.end_offset) for one in entries), (end_offset, end_offset)]:

@@ -116,6 +116,30 @@ class DisklessRows(Database):
             connection.execute(DISKLESS_LOGS.update().where(_is_of(DISKLESS_LOGS, key)).values(**values))
             return True
 
+    def claim_copy(self, key: PartitionKey, claim: str, leader_epoch: int, node_id: int, end_offset: int) -> int | None:
+        """Let nobody but the leader of an epoch copy a log that is still on disks. None: a later epoch has a claim.
+
+        Returns the offset to copy from: where this claim has come to already, or else `end_offset`. What others have
+        copied is removed, because the log on the disks of the replicas counts, and may be another since; and so is what
+        lies before `end_offset`.
+        """
+        values = {"claim": claim, "leader_epoch": leader_epoch, "node_id": node_id, "end_offset": end_offset}
+        with self._transaction() as connection:
+            known = connection.execute(
+                sa.select(DISKLESS_LOGS).where(_is_of(DISKLESS_LOGS, key)).with_for_update()
+            ).one_or_none()
+            if known is None:
+                insert = self._insert(DISKLESS_LOGS).values(**_columns_of(key), **values)
+                made = insert.on_conflict_do_nothing().returning(DISKLESS_LOGS.c.claim)
+                return None if connection.execute(made).one_or_none() is None else end_offset
+            if known.leader_epoch > leader_epoch:
+                return None
+            if known.claim == claim and known.end_offset >= end_offset:
+                return int(known.end_offset)
+            connection.execute(DISKLESS_LOGS.update().where(_is_of(DISKLESS_LOGS, key)).values(**values))
+            connection.execute(DISKLESS_ENTRIES.delete().where(_is_of(DISKLESS_ENTRIES, key)))
+            return end_offset
+
     def load(self, key: PartitionKey) -> Log:
         """Return the claim that counts, and the entries in order."""
         entries = (

@@ -17,28 +17,29 @@ from semel.broker.config.node_config import SETTINGS, TOPIC_DEFAULTS, TOPIC_SETT
 from semel.broker.config.sources import Source, find_setting, with_dynamic
 from semel.broker.config.unsupported import INSTEAD
 from semel.broker.controller.departure import check_may_cordon
+from semel.broker.controller.diskless import with_switches_begun
 from semel.broker.controller.elections import configs_changed
 from semel.broker.controller.membership import CORDONED_SETTING, MIN_ISR_SETTING
 from semel.broker.controller.newer_settings import check_all_know
-from semel.broker.handlers.topics.rules import check_stays_uncompacted, check_topic_configs
-from semel.broker.metadata.changes import Change, ConfigsChanged
+from semel.broker.handlers.topics.rules import check_may_switch, check_stays_uncompacted, check_topic_configs
+from semel.broker.metadata.changes import SWITCHES_VERSION, Change, ConfigsChanged
 from semel.broker.metadata.image import (
     ALL_NODES_ID,
     BROKER_RESOURCE,
     DISKLESS_SETTING,
+    REMOTE_SETTING,
     TOPIC_RESOURCE,
     MetadataImage,
     TopicImage,
 )
 from semel.broker.services import Services
 from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ConfigEntry, ConfigSynonym, ResourceType
-from semel.protocol.errors import ErrorCode, SemelError, UsageError, error_for
+from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError, error_for
 from semel.protocol.listener_names import DEFAULT_LISTENER
 from semel.runtime.setting import Setting, Value, ValueType
 
 _LISTENERS: Final = frozenset({"kafka.listen", "kafka.advertised", "grpc.listen", "grpc.advertised"})
-_REMOTE_SETTING: Final = "remote.storage.enable"
-_FIXED_FOR_INTERNAL_TOPICS: Final = frozenset({"cleanup.policy", "message.timestamp.type", _REMOTE_SETTING})
+_FIXED_FOR_INTERNAL_TOPICS: Final = frozenset({"cleanup.policy", "message.timestamp.type", REMOTE_SETTING})
 
 
 def describe_configs(
@@ -97,15 +98,28 @@ async def alter_configs(node: Services, request: AlterConfigsRequest) -> None:
             default_min_isr = _min_isr_after(node, image, node_id, values)
             change = ConfigsChanged(BROKER_RESOURCE, str(node_id), values)
         check_all_know(image, (name for name, value in values.items() if value is not None))
+        switches = change.resource == TOPIC_RESOURCE and _begins_to_switch(image, change)
+        if switches and image.version < SWITCHES_VERSION:
+            raise FatalError(
+                f"{change.name} can't become diskless yet: not all nodes run a semel that knows how. Upgrade all nodes "
+                "first",
+                ErrorCode.UNSUPPORTED_VERSION,
+            )
         if request.validate_only or not values:
             return []
-        return configs_changed(image, change, default_min_isr=default_min_isr)
+        changes = configs_changed(image, change, default_min_isr=default_min_isr)
+        return with_switches_begun(image.topics[change.name], changes) if switches else changes
 
     if request.validate_only:
         decide(node.metadata.image)
     else:
         await node.metadata.change(decide)
         await node.caught_up()
+
+
+def _begins_to_switch(image: MetadataImage, change: ConfigsChanged) -> bool:
+    """Say whether the change of a topic's settings makes it diskless."""
+    return not image.topics[change.name].is_diskless and _is_true(change.values.get(DISKLESS_SETTING))
 
 
 def _changed_values(
@@ -221,18 +235,13 @@ def _check_topic_change(node: Services, topic: TopicImage, values: Mapping[str, 
                 f"{name} of {topic.name} can't be changed: coordinators live on it", ErrorCode.INVALID_CONFIG
             )
     merged = {**topic.configs, **values}
-    if _is_true(topic.configs.get(_REMOTE_SETTING)) and not _is_true(merged.get(_REMOTE_SETTING)):
+    if _is_true(topic.configs.get(REMOTE_SETTING)) and not _is_true(merged.get(REMOTE_SETTING)):
         raise UsageError(
-            f"{_REMOTE_SETTING} of {topic.name} can't be taken back: its oldest records are in the remote storage "
+            f"{REMOTE_SETTING} of {topic.name} can't be taken back: its oldest records are in the remote storage "
             "alone. To have new ones on the disk, too, raise local.retention.ms; to be rid of it, use another topic",
             ErrorCode.INVALID_CONFIG,
         )
-    if DISKLESS_SETTING in values and _is_true(values[DISKLESS_SETTING]) != topic.is_diskless:
-        raise UsageError(
-            f"{DISKLESS_SETTING} of {topic.name} can't be changed: a topic is diskless from its creation on, or never. "
-            "Create another topic, and copy what is to be kept",
-            ErrorCode.INVALID_CONFIG,
-        )
+    check_may_switch(node.config, topic, merged)
     check_stays_uncompacted(node.config, topic, merged)
     check_topic_configs(node.config, {name: value for name, value in merged.items() if value is not None})
 

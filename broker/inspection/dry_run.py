@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.handlers.topics.rules import topic_log_config
+from semel.broker.handlers.topics.rules import partition_log_configs
 from semel.broker.inspection.overlay import OverlayStorage
 from semel.broker.log.config import LogConfig
 from semel.broker.logs.config import LogManagerConfig
@@ -94,7 +94,7 @@ def dry_run_start(
 
     def log_config(tp: TopicPartition, topic_id: TopicId) -> LogConfig:
         topic = None if image is None else image.topic_by_id(topic_id)
-        return topic_log_config(config, {} if topic is None else topic.configs)
+        return partition_log_configs(config, topic)(tp.partition)
 
     def is_only_replica(tp: TopicPartition, topic_id: TopicId) -> bool:
         """Only of such a log it can be told that something is lost: another replica may have been cut to follow."""

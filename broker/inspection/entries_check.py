@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from semel.broker.diskless.reading import first_expected
 from semel.broker.diskless.rows import DisklessRows, Entry, Log
 from semel.broker.inspection.findings import Check, Findings, Severity
 from semel.broker.tiers.object_store import ObjectMissingError, ObjectStore, ObjectStoreError
@@ -39,7 +40,7 @@ class EntriesCheck:
             self.size_bytes += entry.size_bytes
 
     def _check_order(self, tp: TopicPartition, log: Log, remote: RemoteLog) -> None:
-        follows = max(remote.end_offset, 0 if log.entries else remote.start_offset)
+        follows = first_expected(remote, log.entries)
         for base_offset, end_offset in [
             *((one.base_offset, one.end_offset) for one in log.entries),
             (log.end_offset, log.end_offset),

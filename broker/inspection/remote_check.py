@@ -100,10 +100,10 @@ class RemoteCheck:
         await self._list(known)
         logs: dict[TopicPartition, RemoteLog] = {}
         for topic in self._image.topics.values():
-            for number in range(len(topic.partitions)):
+            for number, state in enumerate(topic.partitions):
                 tp = TopicPartition(topic.name, number)
                 log = logs[tp] = self._rows.load((topic.topic_id, number))
-                if topic.is_diskless:
+                if topic.has_diskless(state):
                     await self._entries.check(tp, topic.topic_id, log)
         self._report.entries = self._entries.entries
         total_bytes = sum(log.size_bytes for log in logs.values())

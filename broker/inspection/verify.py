@@ -18,7 +18,7 @@ from typing import Any, Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from semel.broker.config.node_config import NodeConfig
-from semel.broker.handlers.topics.rules import topic_log_config
+from semel.broker.handlers.topics.rules import partition_log_configs
 from semel.broker.inspection.dry_run import DryRun, dry_run_start
 from semel.broker.inspection.dry_run_outcome import DryRunOutcome
 from semel.broker.inspection.file_kinds import FileKind, Place, log_name, misplaced, place_of
@@ -537,7 +537,7 @@ class _Verification:
         journal_is_left = bool(self._journal_files())
         for name, tp in sorted(found.items()):
             topic = None if image is None else image.topic(tp.topic)
-            config = topic_log_config(NodeConfig(), {} if topic is None else topic.configs)
+            config = partition_log_configs(NodeConfig(), topic)(tp.partition)
             check = LogCheck(
                 self._before, f"{self._path}/{name}", name, tp, config, self._findings, outcome,
                 is_clean=self._report.is_clean and not journal_is_left,

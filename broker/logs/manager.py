@@ -225,7 +225,7 @@ class LogManager:
         log_config: Callable[[TopicPartition, TopicId], LogConfig] = lambda tp, topic_id: LogConfig(),
         *,
         is_only_replica: Callable[[TopicPartition, TopicId], bool] = lambda tp, topic_id: True,
-        is_diskless: Callable[[TopicId], bool] = lambda topic_id: False,
+        is_diskless: Callable[[TopicPartition, TopicId], bool] = lambda tp, topic_id: False,
         progress: Callable[[int, int, TopicPartition], None] | None = None,
     ) -> RecoveryReport:
         """Lock the folder, open all logs in it and recover what a crash left.
@@ -257,7 +257,7 @@ class LogManager:
     def _open_all(
         self,
         progress: Callable[[int, int, TopicPartition], None] | None,
-        is_diskless: Callable[[TopicId], bool],
+        is_diskless: Callable[[TopicPartition, TopicId], bool],
     ) -> None:
         journal = self._journal = Journal.open(
             self._storage,
@@ -268,7 +268,7 @@ class LogManager:
             executor=self._executor,
         )
         clean = self.folder.take_clean_mark() and journal.is_empty
-        former = [one for one in self.folder.find_logs(_pass_over) if is_diskless(one[1])]
+        former = [one for one in self.folder.find_logs(_pass_over) if is_diskless(*one)]
         for tp, _ in former:
             self.folder.drop_log_folder(tp)
         deleted_folders = self.folder.find_deleted()
@@ -394,6 +394,16 @@ class LogManager:
         """
         async with self._making:  # one that is being begun again is there, too
             return await self._create_partitions(wanted)
+
+    async def make_diskless(self, wanted: Sequence[NewPartition]) -> None:
+        """Begin the logs of partitions again that are diskless from now on: all of each was copied."""
+        async with self._making:
+            for one in wanted:
+                try:
+                    self.delete_partition(one.tp)
+                except OSError as error:
+                    _log.error("the log of %s, which is diskless now, could not be put away: %s", one.tp, error)
+            await self._create_partitions([one for one in wanted if one.tp not in self._partitions])
 
     async def _create_partitions(self, wanted: Sequence[NewPartition]) -> dict[TopicPartition, SemelError | OSError]:
         failures: dict[TopicPartition, SemelError | OSError] = {}
@@ -932,12 +942,14 @@ class LogManager:
         """
         await self._thread.run(lambda: self.folder.known.remove(keys, durably=True))
 
-    def update_config(self, topic: str, log_config: LogConfig) -> None:
-        """Give all partitions of a topic new settings."""
+    def update_config(self, topic: str, log_config: Callable[[int], LogConfig]) -> None:
+        """Give all partitions of a topic new settings: by their numbers."""
         for tp, partition in self._partitions.items():
             if tp.topic == topic:
-                partition.update_config(log_config)
-                self._attach_tier(partition)
+                config = log_config(tp.partition)
+                if config.diskless_enable == partition.config.diskless_enable:  # else its log is begun again
+                    partition.update_config(config)
+                    self._attach_tier(partition)
 
     def statistics(self) -> LogStatistics:
         return LogStatistics(

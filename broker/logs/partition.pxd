@@ -22,6 +22,7 @@ cdef class Partition:
     cdef public object _on_log_start_moved
     cdef public object _refused
     cdef public object _replica_listeners
+    cdef public CommitTracker _unsealed
     cdef public object _waiters
     cdef public Py_ssize_t fetched_bytes
     cdef public Py_ssize_t leader_epoch

@@ -35,6 +35,7 @@ from semel.broker.log.verification import VerificationGuard
 from semel.broker.logs.commit_tracker import CommitTracker
 from semel.broker.logs.leader_state import LeaderState
 from semel.broker.logs.remote_part import RemotePart
+from semel.broker.logs.sealed import Sealed
 from semel.protocol.api.topics import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
@@ -87,6 +88,7 @@ class Partition:
         "_on_log_start_moved",
         "_refused",
         "_replica_listeners",
+        "_unsealed",
         "_waiters",
         "fetched_bytes",
         "leader_epoch",
@@ -126,6 +128,8 @@ class Partition:
         """What the remote storage has of it; None for a topic without remote.storage.enable."""
         self._epoch_note: EpochsWrite | None = None
         self._commits = commits
+        self._unsealed: CommitTracker | None = None
+        """Of a sealed partition, what it gets back when it takes records again."""
         self._clock = clock
         self._on_log_start_moved = on_log_start_moved
         self._before_cut = before_cut
@@ -224,6 +228,8 @@ class Partition:
             return None
         is_new = self._leader is None
         is_later = leader.leader_epoch > self.leader_epoch
+        if is_later:
+            self.unseal()
         if is_new or is_later:
             self.log.void_verifications()  # another leader may have had a marker since (T8)
         self.leader_epoch = leader.leader_epoch
@@ -295,6 +301,7 @@ class Partition:
             return
         if leader_epoch > self.leader_epoch or self._leader is not None:
             self._heard_s = None
+        self.unseal()
         self.leader_epoch = leader_epoch
         self._leader = None
         self.log.void_verifications()
@@ -457,6 +464,20 @@ class Partition:
             if self._replica_listeners is not None:
                 self._notify_replicas()
         return result
+
+    def seal(self, why: SemelError) -> None:
+        """Append nothing more, whoever asks, until `unseal`, or until another epoch begins."""
+        if self._unsealed is None:
+            self._unsealed, self._commits = self._commits, Sealed(self._commits, why)
+
+    def unseal(self) -> None:
+        """Take `seal` back."""
+        if self._unsealed is not None:
+            self._commits, self._unsealed = self._unsealed, None
+
+    @property
+    def is_sealed(self) -> bool:
+        return self._unsealed is not None
 
     def append_batch(self, batch: bytearray) -> int:
         """Append a coordinator's batch and return its base offset (`semel.runtime.shard.ShardLog`)."""

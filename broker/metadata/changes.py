@@ -31,6 +31,7 @@ class PartitionState:
         else is left, an operator begins with these
     adding, removing: of `replicas`, while they are being moved (KIP-455): those that the move has added, and those that
         leave once the others are in sync. Without the first they are those from before, without the second those to be
+    is_switching: it is still on the disks of its replicas, though its topic is diskless: its leader has yet to copy it
     """
 
     leader: int
@@ -42,6 +43,7 @@ class PartitionState:
     last_known_elr: tuple[int, ...] = ()
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    is_switching: bool = False
 
     @property
     def is_moving(self) -> bool:
@@ -306,7 +308,7 @@ KINDS: Final[Mapping[str, type[Change]]] = {
 }
 _KIND_OF: Final[Mapping[type[Change], str]] = {made: kind for kind, made in KINDS.items()}
 
-METADATA_VERSION: Final = 8
+METADATA_VERSION: Final = 9
 """The newest version of the metadata that this Semel reads and writes.
 
 What an older version would not read is written only where the image's `version` is high enough. So a change of a new
@@ -334,6 +336,8 @@ REMOTE_STORAGE_VERSION: Final = 7
 """From this version on topics may have remote storage: nodes read these settings of topics and nodes."""
 DISKLESS_VERSION: Final = 8
 """From this version on topics may be diskless: nodes read these settings, and elect any node to lead them."""
+SWITCHES_VERSION: Final = 9
+"""From this version on topics may become diskless: a partition's state tells that its leader has yet to copy it."""
 LISTENERS_VERSION: Final = 6
 """From this version on nodes may have several listeners of one protocol, with names."""
 
@@ -425,6 +429,8 @@ def encode_value(value: Any) -> Any:
     match value:
         case PartitionState():
             state = [value.leader, value.leader_epoch, value.replicas, value.isr, value.partition_epoch]
+            if value.is_switching:
+                return [*state, value.elr, value.last_known_elr, value.adding, value.removing, 1]
             if value.is_moving:
                 return [*state, value.elr, value.last_known_elr, value.adding, value.removing]
             return [*state, value.elr, value.last_known_elr] if value.elr or value.last_known_elr else state
@@ -448,9 +454,14 @@ def encode_value(value: Any) -> Any:
 def decode_partition(state: list[Any]) -> PartitionState:
     """Return the state that `encode_value` wrote: lists that are empty at its end are left out, two at a time."""
     leader, leader_epoch, replicas, isr, partition_epoch, *more = state
-    if len(more) not in (0, 2, 4):
+    if len(more) not in (0, 2, 4, 5):
         raise ValueError(f"the state of a partition has {len(state)} fields")
-    return PartitionState(leader, leader_epoch, tuple(replicas), tuple(isr), partition_epoch, *map(tuple, more))
+    elr, last_known_elr, adding, removing = map(tuple, (*more[:4], *([],) * (4 - len(more)))[:4])
+    is_switching = len(more) == 5 and bool(more[4])
+    return PartitionState(
+        leader, leader_epoch, tuple(replicas), tuple(isr), partition_epoch,
+        elr, last_known_elr, adding, removing, is_switching,
+    )  # fmt: skip
 
 
 def decode_registration(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,6 +67,7 @@ _Item = TypeVar("_Item")
 
 
 DISKLESS_SETTING: Final = "diskless.enable"
+REMOTE_SETTING: Final = "remote.storage.enable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,14 @@ class TopicImage:
 
     @property
     def is_diskless(self) -> bool:
-        """Whether no node has its records on the disk alone: any node may lead its partitions (KIP-1163)."""
+        """Whether no node has its records on the disk alone: any node may lead its partitions (KIP-1163). Those that
+        are still being switched are not so yet: see `has_diskless`.
+        """
         return self.configs.get(DISKLESS_SETTING, "").strip().lower() == "true"
+
+    def has_diskless(self, state: PartitionState) -> bool:
+        """Whether a partition of it that is in this state is diskless by now."""
+        return self.is_diskless and not state.is_switching
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from semel.broker.tiers.segment_object import DESCRIPTION_VERSION, SegmentUpload
 from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, SemelError, error_for
 from semel.protocol.ids import format_topic_id
+from semel.protocol.int_bounds import INT64_MAX
 from semel.protocol.randomness import new_token
 from semel.runtime.storage import read_whole
 
@@ -277,11 +278,15 @@ class Copier:
             return b""
 
     async def copy_all(self, part: PartitionTier) -> None:
-        """Copy all segments of a partition that are to be copied now. Others have their turns. Raises `SemelError`."""
+        """Copy all segments of a partition that are to be copied now. Others have their turns. Raises `SemelError`.
+
+        Of one that is to become diskless those that there are, and not those that come meanwhile: there is more to do.
+        """
         if part.partition.config.is_compacted:
             await self.copy_compacted(part)
             return
-        while part.is_current and self.next_segment(part) is not None:
+        ends = part.partition.log_end_offset if part.is_switching else INT64_MAX
+        while part.is_current and part.remote.end_offset < ends and self.next_segment(part) is not None:
             async with self._slots:
                 segment = self.next_segment(part)
                 if segment is not None:

@@ -54,6 +54,19 @@ class PartitionTier:
         return self.partition.config.diskless_enable
 
     @property
+    def is_switching(self) -> bool:
+        """Whether it is to become diskless, and its leader copies what is on the disks."""
+        found = self._storage.node.metadata.image.partition_by_id(*self.key)
+        return found is not None and found[1].is_switching
+
+    @property
+    def keeps_producers(self) -> bool:
+        """Whether the last segment stays in the remote storage where retention would remove it: what it says of the
+        producers is nowhere else (P7).
+        """
+        return self.is_diskless or self.is_switching
+
+    @property
     def end_offset(self) -> int:
         return self.remote.end_offset
 
@@ -169,7 +182,7 @@ class PartitionTier:
                             self.key,
                             start_offset=offset,
                             now_ms=now_ms,
-                            keeps_last=self.is_diskless,
+                            keeps_last=self.keeps_producers,
                         )
                     )
                 except LateError:

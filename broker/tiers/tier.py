@@ -34,6 +34,7 @@ _AGAIN_S: Final = 1.0
 _AGAIN_S_MAX: Final = 8.0
 WORKED_S: Final = 0.25
 """A partition is not looked at again before so much time, however many records wait to be copied."""
+SWITCHING_AGAIN_S: Final = 0.5
 _PAUSES_MAX: Final = 5
 """So often the pause after a failure doubles."""
 _TELL_EVERY_S: Final = 60.0
@@ -61,6 +62,10 @@ class Tail(Protocol):
 
     def before_copying(self, part: PartitionTier) -> None:
         """Close the active segment where much is in it."""
+        ...
+
+    def doing(self, part: PartitionTier) -> str:
+        """Return what `after_copying` does, for the log: `<doing> of a partition`."""
         ...
 
     async def after_copying(self, part: PartitionTier) -> None:
@@ -201,6 +206,7 @@ class Tier:
             await asyncio.sleep(_AGAIN_S)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_looking_up())
+            group.create_task(self._keep_switching())
             group.create_task(self._keep_working())
 
     async def close(self) -> None:
@@ -272,16 +278,32 @@ class Tier:
                     self._begin(self._working, part, self._work_on(part))
             await self._guard("clean up the remote storage", self.clean_up)
 
+    async def _keep_switching(self) -> None:
+        """Look soon again after partitions that are to become diskless: somebody waits for that."""
+        looked_at, is_any = None, False
+        while True:
+            await asyncio.sleep(SWITCHING_AGAIN_S)
+            image = self._node.metadata.image
+            if image is not looked_at:
+                states = (state for topic in image.topics.values() if topic.is_diskless for state in topic.partitions)
+                looked_at, is_any = image, any(state.is_switching for state in states)
+            for part in self.parts() if is_any else ():
+                if part.is_switching:
+                    self._work_now(part)
+
     async def _work_on(self, part: PartitionTier) -> None:
         """Retain and copy. After a failure the pause grows: each attempt may upload most of a segment."""
         if await self._guard_part(part, "apply the retention", self.retain(part)):
-            if part.is_diskless:
+            has_tail = part.is_diskless or part.is_switching
+            if has_tail:
                 self._tail.before_copying(part)
             copied = await self._guard_part(part, "copy a segment", self.copier.copy_all(part))
-            if part.is_diskless and copied:
-                await self._guard_part(part, "let go of what was copied", self._tail.after_copying(part))
+            if has_tail and copied:
+                await self._guard_part(part, self._tail.doing(part), self._tail.after_copying(part))
         part.failures = min(part.failures + 1, _PAUSES_MAX) if part.error else 0
         interval_s = self._node.config.remote_log_manager_task_interval_ms / 1000
+        if part.is_switching:
+            interval_s = min(interval_s, SWITCHING_AGAIN_S)
         # Without a failure, too: while a transaction is open, each append asks for what can't be done.
         pause_s = interval_s * 2 ** (part.failures - 1) if part.failures else min(interval_s / 2, WORKED_S)
         part.again_s = self._node.clock.monotonic() + pause_s
@@ -356,12 +378,12 @@ class Tier:
                 now_ms=self.storage.now_ms,
             )
             start = max(log.log_start_offset, due[-1].end_offset if due else 0)
-            if part.is_diskless and due == part.remote.segments[-1:] and start <= part.remote.start_offset:
+            if part.keeps_producers and due == part.remote.segments[-1:] and start <= part.remote.start_offset:
                 return  # it is kept for what it says of the producers
             if part.remote.version and (due or start > part.remote.start_offset):
                 now_ms = self.storage.now_ms
                 await part.change(
-                    lambda known: self._rows.move_start(part.key, known, start, now_ms, keeps_last=part.is_diskless)
+                    lambda known: self._rows.move_start(part.key, known, start, now_ms, keeps_last=part.keeps_producers)
                 )
 
     async def clean_up(self) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from semel.broker.config.node_config import TOPIC_DEFAULTS, TOPIC_SETTINGS, NodeConfig, value_of
 from semel.broker.config.sources import unknown_setting
 from semel.broker.log.config import LogConfig
-from semel.broker.metadata.image import DISKLESS_SETTING, TopicImage
+from semel.broker.metadata.image import DISKLESS_SETTING, REMOTE_SETTING, TopicImage
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC
@@ -22,6 +22,9 @@ NAME_LENGTH_MAX: Final = 249
 RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+
+
+_WHILE_SWITCHING: Final = {DISKLESS_SETTING: "false", REMOTE_SETTING: "true"}
 
 
 def check_topic_name(name: str) -> None:
@@ -112,10 +115,54 @@ def check_stays_uncompacted(config: NodeConfig, topic: TopicImage, configs: Mapp
         )
 
 
+def check_may_switch(config: NodeConfig, topic: TopicImage, configs: Mapping[str, str | None]) -> None:
+    """Raise `UsageError` (INVALID_CONFIG) where a topic can't become diskless, or can't be it no more.
+
+    configs: those that it is to have
+    """
+    wanted = configs.get(DISKLESS_SETTING)
+    is_wanted = wanted is not None and wanted.strip().lower() == "true"
+    if topic.is_diskless and not is_wanted:
+        raise UsageError(
+            f"{DISKLESS_SETTING} of {topic.name} can't be taken back: its records are on no disk. Create another "
+            "topic, and copy what is to be kept",
+            ErrorCode.INVALID_CONFIG,
+        )
+    if is_wanted and not topic.is_diskless:
+        if topic.is_internal:
+            raise UsageError(
+                f"{topic.name} can't become diskless: coordinators live on it. They are from the start of a cluster "
+                "whose nodes have log.diskless.enable=true",
+                ErrorCode.INVALID_CONFIG,
+            )
+        after = {name: value for name, value in configs.items() if value is not None}
+        if topic_log_config(config, topic.configs).is_compacted or topic_log_config(config, after).is_compacted:
+            raise UsageError(
+                f"{topic.name} can't become diskless, because it is compacted. Create another topic with --storage "
+                "diskless, and copy what is to be kept",
+                ErrorCode.INVALID_CONFIG,
+            )
+
+
 def topic_log_config(config: NodeConfig, configs: Mapping[str, str]) -> LogConfig:
     """Return the settings of a topic's logs: its own over the node's."""
     defaults = node_log_config(config)
     return LogConfig.from_kafka(configs, defaults) if configs else defaults
+
+
+def partition_log_configs(config: NodeConfig, topic: TopicImage | None) -> Callable[[int], LogConfig]:
+    """Return what gives the settings of the log of each of a topic's partitions, by its number: those of the topic.
+
+    While one is being switched to diskless it has remote storage, to which its leader copies it.
+    topic: None where it is not known
+    """
+    if topic is None:
+        return lambda number: node_log_config(config)
+    whole, states = topic_log_config(config, topic.configs), topic.partitions
+    if not (topic.is_diskless and any(state.is_switching for state in states)):
+        return lambda number: whole
+    copied = topic_log_config(config, {**topic.configs, **_WHILE_SWITCHING})
+    return lambda number: copied if number < len(states) and states[number].is_switching else whole
 
 
 @functools.lru_cache(maxsize=4)

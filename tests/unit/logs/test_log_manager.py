@@ -545,7 +545,7 @@ def test_config_updates_reach_all_partitions_of_the_topic() -> None:
         mine = [node.create(TopicPartition("orders", number)) for number in range(2)]
         other = node.create(TopicPartition("other", 0))
         changed = LogConfig(retention_bytes=5)
-        node.logs.update_config("orders", changed)
+        node.logs.update_config("orders", lambda number: changed)
         assert [partition.config for partition in mine] == [changed, changed]
         assert other.config == CONFIG
         await node.logs.close()

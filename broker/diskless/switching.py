@@ -1,0 +1,250 @@
+"""Makes a partition diskless that is on disks: its leader copies all of it, and then says so.
+
+The closed segments are copied as those of any topic with remote storage. What is behind them is copied as entries,
+first while producers go on. Then the partition is sealed, which producers see as a leader that is away for a moment;
+the rest is copied; and one change of the metadata makes it diskless. From then on any node can lead it, and what
+replicas have of it on their disks is deleted.
+
+Until that change the log on the disks counts (R1, R3): what was copied under one claim is a beginning of what its
+leader has committed, because within an epoch a log only grows. Who leads next begins to copy anew. That change is made
+for the leader of an epoch only, and only for the run of the node that asks for it; and while it is not known whether it
+was made, the partition stays sealed: what it took then could be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from semel.broker.controller.diskless import switched
+from semel.broker.diskless.rows import DisklessRows, Entry, NewEntry
+from semel.broker.diskless.writer import Place, Writer
+from semel.broker.logs.partition import Partition
+from semel.broker.metadata.changes import Change
+from semel.broker.metadata.image import MetadataImage
+from semel.broker.tiers.partition_tier import PartitionTier
+from semel.broker.tiers.remote_storage import RemoteStorage
+from semel.protocol.batch_header import leading_batches
+from semel.protocol.crc32c import crc32c
+from semel.protocol.errors import ErrorCode, RetriableError, SemelError
+from semel.protocol.randomness import new_token
+
+_log = logging.getLogger("semel.diskless")
+
+BEHIND_MAX: Final = 64 << 20
+"""With more behind the segments, copying waits until more is in them: a transaction is open for long."""
+SEGMENT_BYTES: Final = 8 << 20
+"""A larger active segment is closed, so that it is copied as a whole."""
+_PIECE_BYTES: Final = 4 << 20
+_LITTLE_BYTES: Final = 256 << 10
+"""With so little left, producers can wait for it."""
+_ROUNDS_MAX: Final = 10
+"""So often what came meanwhile is copied before producers have to wait."""
+_COMMITTED_WITHIN_S: Final = 10.0
+_AGAIN_S: Final = 0.1
+_AGAIN_S_MAX: Final = 2.0
+_CLAIM_BYTES: Final = 12
+
+
+class Switching:
+    """What one node does for the partitions that it leads and that are to become diskless."""
+
+    def __init__(self, storage: RemoteStorage, place: Place, writer: Writer) -> None:
+        self._storage = storage
+        self._place = place
+        self._writer = writer
+        self._claims: dict[Partition, tuple[int, str]] = {}
+        """(leader epoch, claim) under which a partition is copied."""
+
+    @property
+    def _rows(self) -> DisklessRows:
+        return self._place.rows
+
+    def is_wanted(self, part: PartitionTier) -> bool:
+        """Say whether a partition is to become diskless, and this node leads it."""
+        return part.partition.leader is not None and part.is_switching
+
+    def before_copying(self, part: PartitionTier) -> None:
+        """Close the active segment where it is large, or where it has to be copied as one."""
+        log = part.partition.log
+        active = log.segments.active
+        is_due = active.size >= SEGMENT_BYTES or (not part.bytes_to_copy and not self._is_told(part))
+        if log.log_end_offset > active.base_offset and is_due:
+            log.roll(self._storage.now_ms)
+
+    @staticmethod
+    def _is_told(part: PartitionTier) -> bool:
+        """Say whether the remote storage has all that is known of producers, but for what follows its segments (P7)."""
+        remote, log = part.remote, part.partition.log
+        if remote.segments and remote.end_offset < log.log_start_offset:
+            return False  # what follows them was deleted
+        if not len(log.producer_state) or any(one.producers.size_bytes for one in remote.segments):
+            return True
+        return (remote.segments[0].base_offset if remote.segments else log.log_start_offset) == 0
+
+    async def go_on(self, part: PartitionTier) -> None:
+        """Make a partition diskless, if that can be done now. Raises `SemelError`; then it is tried again later."""
+        partition, log = part.partition, part.partition.log
+        if not self.is_wanted(part) or not part.is_known or partition.refused is not None:
+            return
+        epoch = partition.leader_epoch
+        if partition.is_sealed:
+            await self._say_so(partition, epoch)
+            return
+        behind = log.segments.bytes_between(_begins(part), log.log_end_offset)
+        if not self._is_told(part) or behind > BEHIND_MAX:
+            return
+        await self._note_start(part)
+        for _ in range(_ROUNDS_MAX):
+            at = await self._claim(part, epoch)
+            if await self._copy(part, epoch, at, partition.high_watermark) <= _LITTLE_BYTES:
+                break
+        partition.seal(_switching(partition))
+        is_asked = False
+        try:
+            await self._all_committed(partition)
+            await self._copy(part, epoch, await self._claim(part, epoch), log.log_end_offset)
+            await self._note_start(part)
+            is_asked = True
+        finally:
+            if not is_asked:
+                partition.unseal()
+        # From here on it takes nothing before the metadata says whether it is diskless: that would be lost.
+        await self._say_so(partition, epoch)
+
+    async def _note_start(self, part: PartitionTier) -> None:
+        """Have the rows say where the log begins. What is below is in no segment, or is not wanted any more."""
+        start, now_ms = part.partition.log_start_offset, self._storage.now_ms
+        async with part.changing:
+            if start > part.remote.start_offset:
+                rows = self._storage.rows
+                await part.change(lambda known: rows.move_start(part.key, known, start, now_ms, keeps_last=True))
+
+    async def _claim(self, part: PartitionTier, epoch: int) -> int:
+        """Return the offset to copy from. Raises `SemelError` where another node leads."""
+        partition = part.partition
+        self._check_led(partition, epoch)
+        known = self._claims.get(partition)
+        if known is None or known[0] != epoch:
+            self._forget_others()
+            known = self._claims[partition] = epoch, new_token(_CLAIM_BYTES)
+        claim, begins, node_id = known[1], self._first_batch(part), self._storage.node_id
+        at = await self._place.ask(lambda: self._rows.claim_copy(part.key, claim, epoch, node_id, begins))
+        if at is None:
+            raise _led_elsewhere(partition)
+        return at
+
+    def _forget_others(self) -> None:
+        """Forget the claims of what is not here any more."""
+        here = {id(one) for one in self._storage.node.logs.partitions()}
+        for partition in [one for one in self._claims if id(one) not in here]:
+            del self._claims[partition]
+
+    @staticmethod
+    def _first_batch(part: PartitionTier) -> int:
+        """Return the first offset of the batch that follows the segments. What was deleted may end within it."""
+        log, begins = part.partition.log, _begins(part)
+        if begins >= log.log_end_offset:
+            return begins
+        return min(begins, log.read(begins, 1, log.log_end_offset).first_offset)
+
+    async def _copy(self, part: PartitionTier, epoch: int, at: int, upto: int) -> int:
+        """Copy batches as entries, from an offset up to another, between batches. Returns how many bytes these were.
+
+        Raises `SemelError`.
+        """
+        partition, copied = part.partition, 0
+        claim = self._claims[partition][1]
+        while at < upto:
+            self._check_led(partition, epoch)
+            found = partition.log.read(max(at, partition.log_start_offset), _PIECE_BYTES, upto)
+            data = await self._storage.in_thread(found.read)
+            headers = leading_batches(data)
+            if not headers or headers[0].base_offset > at:
+                raise RetriableError(
+                    f"{partition.tp} can't be copied from offset {at} on: its records there were deleted meanwhile",
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                )
+            data = data[headers[0].position : headers[-1].position + headers[-1].size_bytes]
+            await self._commit(part, claim, at, headers[-1].next_offset, data)
+            at = headers[-1].next_offset
+            copied += len(data)
+        return copied
+
+    async def _commit(self, part: PartitionTier, claim: str, at: int, next_offset: int, data: bytes) -> None:
+        place, rows, key = self._place, self._rows, ""
+        checksum, size = crc32c(data), len(data)
+        if size <= place.config.diskless_inline_max_bytes:
+            await self._commit_entry(part, claim, Entry(at, next_offset, "", 0, size, checksum, data))
+            return
+        key = f"{place.key_prefix}{new_token(_CLAIM_BYTES)}"
+        self._writer.busy.add(key)
+        try:
+            await place.ask(lambda: rows.begin_object(key, place.run, size, place.clock.now_ms()))
+            await place.store.put(key, iter((data,)), size)
+            await self._commit_entry(part, claim, Entry(at, next_offset, key, 0, size, checksum, b""))
+        finally:
+            self._writer.busy.discard(key)
+
+    async def _commit_entry(self, part: PartitionTier, claim: str, entry: Entry) -> None:
+        found = await self._place.ask(lambda: self._rows.commit([NewEntry(part.key, claim, entry)]))
+        if part.key not in found.led:
+            raise _led_elsewhere(part.partition)
+
+    async def _all_committed(self, partition: Partition) -> None:
+        end = partition.log_end_offset
+        if partition.high_watermark >= end:
+            return
+        try:
+            async with asyncio.timeout(_COMMITTED_WITHIN_S):
+                await partition.wait_committed(end - 1)
+        except TimeoutError:
+            raise RetriableError(
+                f"{partition.tp} can't become diskless now: its replicas lack what was appended last",
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+            ) from None
+
+    async def _say_so(self, partition: Partition, epoch: int) -> None:
+        """Make the partition diskless in the metadata, however long that takes, while this node leads it."""
+        metadata, node_id = self._storage.node.metadata, self._storage.node_id
+        broker_epoch, pause_s = metadata.broker_epoch, _AGAIN_S
+
+        def decide(image: MetadataImage) -> list[Change]:
+            return [*switched(image, partition.topic_id, partition.tp.partition, node_id, broker_epoch, epoch)]
+
+        while partition.leader is not None and partition.leader_epoch == epoch and partition.offline_error is None:
+            try:
+                await metadata.change(decide)
+            except SemelError as error:
+                _log.warning("%s waits to become diskless: %s", partition.tp, error.message)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _AGAIN_S_MAX)
+            else:
+                state = metadata.image.partition(partition.tp)
+                if state is not None and state.is_switching and state.leader_epoch == epoch:
+                    partition.unseal()  # it is of another run of this node, which has to register again
+                else:
+                    _log.info("%s is diskless from offset %d on", partition.tp, partition.log_end_offset)
+                return
+
+    @staticmethod
+    def _check_led(partition: Partition, epoch: int) -> None:
+        if partition.leader is None or partition.leader_epoch != epoch or partition.offline_error is not None:
+            raise _led_elsewhere(partition)
+
+
+def _begins(part: PartitionTier) -> int:
+    """Return where what is in no segment begins."""
+    remote = part.remote
+    return remote.end_offset if remote.segments else max(remote.end_offset, part.partition.log_start_offset)
+
+
+def _switching(partition: Partition) -> SemelError:
+    return RetriableError(
+        f"{partition.tp} becomes diskless at this moment; try again shortly", ErrorCode.NOT_LEADER_OR_FOLLOWER
+    )
+
+
+def _led_elsewhere(partition: Partition) -> SemelError:
+    return RetriableError(f"{partition.tp} is not led here any more", ErrorCode.NOT_LEADER_OR_FOLLOWER)

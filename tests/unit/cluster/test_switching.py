@@ -1,0 +1,470 @@
+"""Topics become diskless while they are used: nothing that was acknowledged is lost or doubled (R1, R3, P1, P7)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster, cluster
+from diskless_topic import FAST, diskless_of
+from faulty_cluster import FaultyCluster, Written
+from memory_objects import MemoryObjects
+from running_node import batch
+from tiered_topic import partition_of, tier_of
+
+from semel.broker.controller.diskless import switched
+from semel.broker.diskless import switching as switching_module
+from semel.broker.diskless.rows import Entry, NewEntry
+from semel.broker.handlers import configs as configs_module
+from semel.broker.handlers.configs import alter_configs
+from semel.broker.metadata.changes import PartitionState
+from semel.broker.metadata.database import MetadataUnavailableError
+from semel.broker.node import Node
+from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
+from semel.protocol.crc32c import crc32c
+from semel.protocol.errors import ErrorCode, RetriableError, SemelError
+from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+
+SEEDS = int(os.environ.get("SEMEL_SWITCHING_SEEDS", "6"))
+FIRST = int(os.environ.get("SEMEL_SWITCHING_FIRST", "0"))
+T0 = TopicPartition("t", 0)
+LARGE = 20_000
+"""More than goes into a row."""
+
+
+def run(
+    folder: Path, test: Callable[[FaultyCluster], Awaitable[None]], *, seed: int = 0, partitions: int = 1,
+    topic: dict[str, str] | None = None, **settings: Any,
+) -> None:  # fmt: skip
+    """Run a test against three nodes that have the topic `t` on their disks."""
+
+    async def main() -> None:
+        objects = MemoryObjects()
+        async with asyncio.timeout(400), cluster(folder, 3, objects=objects, **{**FAST, **settings}) as made:
+            await made.create("t", partitions, 3, min_insync_replicas="2", **(topic or {}))
+            await made.in_sync(T0, 1, 2, 3)
+            await test(FaultyCluster(made, objects, seed))
+
+    asyncio.run(main())
+
+
+def make_diskless(value: str | None = "true", topic: str = "t", **more: str) -> AlterConfigsRequest:
+    values = {"diskless.enable": value, **{name.replace("_", "."): text for name, text in more.items()}}
+    return AlterConfigsRequest(ResourceType.TOPIC, topic, values)
+
+
+def is_diskless(made: Cluster, *tps: TopicPartition) -> bool:
+    image = max((node.metadata.image for node in made.nodes.values()), key=lambda one: one.sequence)
+    topic = image.topic("t")
+    return topic is not None and all(topic.has_diskless(made.state(tp)) for tp in tps or (T0,))
+
+
+def error_of(node: Node) -> str:
+    """Return why nothing is copied; empty where something is, or nothing is to be."""
+    return "" if partition_of(node).tier is None else tier_of(node).error
+
+
+async def without_disks(world: FaultyCluster) -> None:
+    """Start all nodes again, each with an empty disk."""
+    made = world.made
+    for node_id in list(made.nodes):
+        await made.kill(node_id, power=True)
+        del made.disks[node_id]
+    for node_id in (1, 2, 3):
+        await made.start(node_id)
+
+
+async def write(world: FaultyCluster, to: Written, count: int) -> None:
+    for _ in range(count):
+        await world.append(to, None, b"%05d" % to.sequence + b"." * (LARGE if to.sequence % 7 == 0 else 95))
+
+
+async def check(world: FaultyCluster, *written: Written) -> None:
+    for one in written:
+        start = await world.start_of(one)
+        for committed in (False, True):
+            assert await world.read(one.tp, start, committed=committed) == one.acknowledged_from(start)
+
+
+# --- While it is used ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("segment_bytes", ["25000", "1048576"])
+def test_D1_P1_a_topic_becomes_diskless_while_producers_go_on(tmp_path: Path, segment_bytes: str) -> None:
+    async def test(world: FaultyCluster) -> None:
+        made, written = world.made, [Written(number) for number in range(3)]
+        for one in written:
+            await write(world, one, 10)
+        tps = [one.tp for one in written]
+        epochs = {tp: made.state(tp).leader_epoch for tp in tps}
+
+        async def go_on(one: Written) -> None:
+            while not is_diskless(made, *tps) or one.sequence < 30:
+                await write(world, one, 1)
+                await asyncio.sleep(0.01)  # SQLite has no queue: who writes all the time keeps others out
+
+        producing = [asyncio.ensure_future(go_on(one)) for one in written]
+        await alter_configs(made.any(), make_diskless())
+        await asyncio.gather(*producing)
+        for tp in tps:
+            state = made.state(tp)
+            assert state.replicas == state.isr == (state.leader,)
+            assert state.leader_epoch > epochs[tp], "whoever knows the replicas of before is fenced"
+        await made.until(lambda: sum(node.partition(tp) is not None for node in made.nodes.values() for tp in tps) == 3)
+        for one in written:
+            await write(world, one, 3)
+        await check(world, *written)
+        await without_disks(world)
+        for one in written:
+            await write(world, one, 3)
+        await check(world, *written)
+
+    run(tmp_path, test, partitions=3, topic={"segment.bytes": segment_bytes})
+
+
+def test_P1_P7_what_a_producer_repeats_is_recognised_though_its_records_were_deleted_before(tmp_path: Path) -> None:
+    async def test(world: FaultyCluster) -> None:
+        made, one = world.made, Written(0)
+        await write(world, one, 5)
+        one.start = one.maybe_start = 5
+        node = await world.leader_of(T0)
+        partition_of(node).delete_records(5)
+        data = batch(b"other", producer_id=2, producer_epoch=0, base_sequence=0)
+        appended = partition_of(node).append(bytearray(data))
+        await partition_of(node).wait_committed(appended.last_offset)
+        assert appended.base_offset == 5
+        await alter_configs(made.any(), make_diskless())
+        await made.until(lambda: is_diskless(made))
+        await without_disks(world)
+        partition = partition_of(await world.leader_of(T0))
+        again = partition.append(bytearray(data))
+        assert (again.base_offset, again.appended) == (5, ())
+        last = batch(b"00004" + b"." * 95, producer_id=1, producer_epoch=0, base_sequence=4)
+        assert partition.append(bytearray(last)).base_offset == 4, "its batch is below the start of the log"
+        assert partition.log_end_offset == 6
+
+    run(tmp_path, test)
+
+
+def test_T2_L1_a_transaction_that_was_open_is_ended_afterwards(tmp_path: Path) -> None:
+    async def test(world: FaultyCluster) -> None:
+        made, kept, given_up = world.made, ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(8, 0)
+        partition = partition_of(await world.leader_of(T0))
+        for producer in (kept, given_up):
+            for number in range(2):
+                data = batch(
+                    b"%d" % producer.producer_id, producer_id=producer.producer_id,
+                    producer_epoch=0, base_sequence=number, transactional=True,
+                )  # fmt: skip
+                appended = partition.append(bytearray(data), verified=True)
+                await partition.wait_committed(appended.last_offset)
+        await alter_configs(made.any(), make_diskless())
+        await made.until(lambda: is_diskless(made))
+        assert await world.read(T0, 0, committed=True) == []
+        await without_disks(world)
+        partition = partition_of(await world.leader_of(T0))
+        assert (partition.last_stable_offset, partition.high_watermark) == (0, 4)
+        for producer, committed in ((given_up, False), (kept, True)):
+            offset = partition.append_marker(producer, 0, committed)
+            assert offset is not None
+            await partition.wait_committed(offset)
+        assert await world.read(T0, 0, committed=True) == [(0, b"7"), (1, b"7")]
+
+    run(tmp_path, test)
+
+
+def test_D6_a_topic_with_nothing_in_it_becomes_diskless(tmp_path: Path) -> None:
+    async def test(world: FaultyCluster) -> None:
+        made, one = world.made, Written(0)
+        await alter_configs(made.any(), make_diskless(retention_ms="-1"))
+        await made.until(lambda: is_diskless(made))
+        await write(world, one, 3)
+        await without_disks(world)
+        await check(world, one)
+
+    run(tmp_path, test)
+
+
+def test_P7_a_log_whose_records_are_all_deleted_waits_for_one_that_tells_of_its_producers(tmp_path: Path) -> None:
+    async def test(world: FaultyCluster) -> None:
+        made, one = world.made, Written(0)
+        await write(world, one, 8)
+        node = await world.leader_of(T0)
+        partition_of(node).delete_records(8)
+        partition_of(node).log.roll(node.clock.now_ms())
+        await node.logs.maintenance.flush()
+        partition_of(node).log.delete_old_segments(node.clock.now_ms(), 8)
+        assert len(partition_of(node).log.segments) == 1
+        one.start = one.maybe_start = 8
+        await alter_configs(made.any(), make_diskless())
+        await asyncio.sleep(2 * 0.5)
+        assert not is_diskless(made)
+        await write(world, one, 1)
+        await made.until(lambda: is_diskless(made))
+        await without_disks(world)
+        await write(world, one, 1)
+        await check(world, one)
+
+    run(tmp_path, test)
+
+
+# --- When something fails amid it ---------------------------------------------------------------------------------
+
+
+def test_R3_the_next_leader_copies_anew_and_what_the_former_one_copied_counts_for_nothing(tmp_path: Path) -> None:
+    async def test(world: FaultyCluster) -> None:
+        made, one = world.made, Written(0)
+        await write(world, one, 10)
+        world.objects.hold()
+        before = world.objects.requests["put"]
+        await alter_configs(made.any(), make_diskless())
+        await made.until(lambda: world.objects.requests["put"] > before)
+        former = made.state(T0).leader
+        await made.kill(former)
+        await made.until(lambda: made.state(T0).leader not in (former, -1))
+        world.objects.let_go()
+        await write(world, one, 10)
+        await made.until(lambda: is_diskless(made))
+        await made.start(former)
+        await write(world, one, 2)
+        await without_disks(world)
+        await check(world, one)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_R1_R3_it_takes_nothing_while_it_is_not_known_whether_it_is_diskless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    """The answer of the metadata is lost, or the question: what was taken then would be in no entry."""
+
+    async def test(world: FaultyCluster) -> None:
+        made, one = world.made, Written(0)
+        await write(world, one, 10)
+        node = await world.leader_of(T0)
+        partition, real, asked = partition_of(node), node.metadata.change, 0
+        away = asyncio.Event()
+
+        async def change(decide: Any) -> Any:
+            nonlocal asked
+            if not partition.is_sealed:
+                return await real(decide)
+            asked += 1
+            if is_written and asked == 1:
+                await real(decide)
+            if not away.is_set():
+                raise MetadataUnavailableError("the answer is lost, as planned")
+            return await real(decide)
+
+        monkeypatch.setattr(node.metadata, "change", change)
+        await alter_configs(next(each for each in made.nodes.values() if each is not node), make_diskless())
+        await made.until(lambda: asked > 2 or (is_written and is_diskless(made)))
+        with pytest.raises(SemelError) as refused:
+            partition.append(bytearray(batch(b"late")))
+        assert isinstance(refused.value, RetriableError)
+        assert refused.value.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        with pytest.raises(RetriableError):
+            partition.append_marker(ProducerIdAndEpoch(3, 0), 0, False)
+        assert is_diskless(made) == is_written
+        away.set()
+        await made.until(lambda: is_diskless(made))
+        await write(world, one, 2)
+        await without_disks(world)
+        await check(world, one)
+
+    run(tmp_path, test)
+
+
+def test_R3_where_a_replica_is_behind_producers_go_on_and_it_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switching_module, "_COMMITTED_WITHIN_S", 0.2)
+
+    async def test(world: FaultyCluster) -> None:
+        made, one = world.made, Written(0)
+        await write(world, one, 3)
+        node = await world.leader_of(T0)
+        partition = partition_of(node)
+        partition.pause()
+        partition.append(bytearray(batch(b"not committed")))
+        await alter_configs(made.any(), make_diskless())
+        await made.until(lambda: "lack what was appended last" in error_of(node))
+        assert not partition.is_sealed
+        assert not is_diskless(made)
+        partition.resume()
+        await made.until(lambda: is_diskless(made))
+        assert len(await world.read(T0, 0, committed=False)) == 4
+
+    run(tmp_path, test)
+
+
+def test_R3_another_run_of_a_node_copies_anew(tmp_path: Path) -> None:
+    """The only replica is led under the same epoch after a start, and what a run before had copied may be another log:
+    a power cut has taken its end.
+    """
+
+    async def main() -> None:
+        objects = MemoryObjects()
+        async with asyncio.timeout(120), cluster(tmp_path, 1, objects=objects, **FAST) as made:
+            await made.create("t", 1, 1)
+            world, one = FaultyCluster(made, objects, 0), Written(0)
+            await write(world, one, 6)
+            objects.fault = lambda kind, key: "fail" if kind == "put" else ""
+            await alter_configs(made.any(), make_diskless())
+            await made.until(lambda: error_of(made.nodes[1]))
+            key, epoch = (partition_of(made.nodes[1]).topic_id, 0), made.state(T0).leader_epoch
+            rows = diskless_of(made.nodes[1]).rows
+            await made.kill(1)
+            assert rows.claim_copy(key, "former", epoch, 1, 0) == 0
+            other = bytes(batch(b"lost"))
+            assert rows.commit([NewEntry(key, "former", Entry(0, 1, "", 0, len(other), crc32c(other), other))]).led
+            objects.fault = lambda kind, key: ""
+            await made.start(1)
+            assert made.state(T0).leader_epoch == epoch
+            await made.until(lambda: is_diskless(made))
+            await write(world, one, 4)
+            await made.kill(1, power=True)
+            del made.disks[1]
+            await made.start(1)
+            await check(world, one)
+
+    asyncio.run(main())
+
+
+def test_R5_only_the_leader_of_the_epoch_in_this_run_can_say_so(tmp_path: Path) -> None:
+    async def test(world: FaultyCluster) -> None:
+        made = world.made
+        world.objects.fault = lambda kind, key: "fail" if kind == "put" else ""
+        await write(world, Written(0), 3)
+        await alter_configs(made.any(), make_diskless())
+        node = await world.leader_of(T0)
+        await made.until(lambda: error_of(node))
+        image, state = node.metadata.image, made.state(T0)
+        topic_id = partition_of(node).topic_id
+        leader, epoch = state.leader, state.leader_epoch
+        broker_epoch = image.brokers[leader].epoch
+        other = next(each for each in image.brokers if each != leader)
+        for node_id, broker, leader_epoch in (
+            (other, image.brokers[other].epoch, epoch),
+            (leader, broker_epoch - 1, epoch),
+            (leader, broker_epoch, epoch - 1),
+            (99, broker_epoch, epoch),
+        ):
+            assert switched(image, topic_id, 0, node_id, broker, leader_epoch) == []
+        assert switched(image, topic_id, 5, leader, broker_epoch, epoch) == []
+        (change,) = switched(image, topic_id, 0, leader, broker_epoch, epoch)
+        alone = (leader,)
+        assert change.state == PartitionState(leader, epoch + 1, alone, alone, state.partition_epoch + 1)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_E1_D1_R3_what_was_acknowledged_is_there_once_whatever_fails_amid_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chance = random.Random(f"switching {seed}")
+    monkeypatch.setattr(switching_module, "_PIECE_BYTES", chance.choice((300, 4 << 20)))
+    monkeypatch.setattr(switching_module, "_LITTLE_BYTES", chance.choice((0, 256 << 10)))
+    settings = {
+        "diskless_inline_max_bytes": chance.choice((0, 300, 16 << 10)),
+        "log_segment_delete_delay_ms": chance.choice((0, 1_000)),
+    }
+
+    async def test(world: FaultyCluster) -> None:
+        made, written = world.made, [Written(number) for number in range(2)]
+        tps = [one.tp for one in written]
+
+        async def produce() -> None:
+            await asyncio.gather(*(write(world, one, chance.randrange(1, 9)) for one in written))
+
+        def store_fails() -> None:
+            ends_s, share = asyncio.get_running_loop().time() + 2 * chance.random(), chance.choice((0.3, 1.0))
+
+            def fault(kind: str, key: str) -> str:
+                is_over = asyncio.get_running_loop().time() > ends_s
+                return "" if is_over or chance.random() > share else chance.choice(("fail", "lose"))
+
+            world.objects.fault = fault
+
+        async def harm() -> None:
+            kind = chance.choice(("kill", "stop", "store", "database", "delete", "nothing"))
+            if kind in ("kill", "stop") and not world.down:
+                node_id = (
+                    made.state(chance.choice(tps)).leader if chance.random() < 0.7 else chance.choice([*made.nodes])
+                )
+                if node_id in made.nodes:
+                    await (made.stop(node_id) if kind == "stop" else made.kill(node_id, power=chance.random() < 0.5))
+                    world.down.append(node_id)
+                    if is_diskless(made, *tps) and chance.random() < 0.5:
+                        del made.disks[node_id]
+            elif kind == "store":
+                store_fails()
+            elif kind == "database":
+                world.cut_a_database()
+            elif kind == "delete":
+                await world.delete_some(chance.choice(written))
+
+        await produce()
+        asked = False
+        for number in range(8):
+            if not asked and (number == 4 or chance.random() < 0.5):
+                await alter_configs(await world.leader_of(T0), make_diskless())
+                asked = True
+            await harm()
+            await produce()
+            await asyncio.sleep(0.3 * chance.random())
+            await world.heal()
+            if not is_diskless(made, *tps):
+                await made.until(lambda: all(len(made.state(tp).isr) == 3 or is_diskless(made, tp) for tp in tps))
+            await check(world, *written)
+        await world.heal()
+        await made.until(lambda: is_diskless(made, *tps))
+        await produce()
+        await without_disks(world)
+        await produce()
+        await check(world, *written)
+
+    topic = {"segment.bytes": chance.choice(("25000", "50000", "1048576")), "local.retention.bytes": "1500"}
+    run(tmp_path, test, seed=seed, partitions=2, topic=topic, **settings)
+
+
+# --- What is refused ----------------------------------------------------------------------------------------------
+
+
+def test_what_can_not_become_diskless_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: FaultyCluster) -> None:
+        made = world.made
+        await made.create("compacted", cleanup_policy="compact")
+        node = made.any()
+        for request, why in (
+            (make_diskless(topic="compacted"), "because it is compacted"),
+            (make_diskless(cleanup_policy="compact"), "because it is compacted"),
+            (make_diskless(topic="nowhere"), "there is no topic"),
+        ):
+            with pytest.raises(SemelError, match=why):
+                await alter_configs(node, request)
+        with monkeypatch.context() as older:
+            older.setattr(configs_module, "SWITCHES_VERSION", node.metadata.image.version + 1)
+            with pytest.raises(SemelError, match="Upgrade all nodes first"):
+                await alter_configs(node, make_diskless())
+        await alter_configs(node, replace(make_diskless(), validate_only=True))
+        assert not made.state(T0).is_switching
+        await alter_configs(node, make_diskless(min_insync_replicas="1"))
+        await made.until(lambda: is_diskless(made))
+        for value in ("false", None):
+            with pytest.raises(SemelError, match="can't be taken back"):
+                await alter_configs(made.any(), make_diskless(value))
+        await alter_configs(made.any(), make_diskless())
+
+    run(tmp_path, test)
