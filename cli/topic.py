@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -34,6 +34,9 @@ from semel.protocol.wording import partition_argument
 
 if TYPE_CHECKING:
     from semel.protocol.api.topics import ListOffset, TopicDescription
+
+
+_NAMED_MAX: Final = 10
 
 
 class _Commands(RenamedCommands):
@@ -188,6 +191,12 @@ def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJs
         ],
         empty="no partitions",
     )
+    if switching := [partition.partition for partition in topic.partitions if partition.is_switching]:
+        print(
+            f"becomes diskless: {counted(len(switching), 'partition')} of {len(topic.partitions)} still on disks "
+            f"({_nodes(switching[:_NAMED_MAX])}{', ...' if len(switching) > _NAMED_MAX else ''}). Where that does not "
+            "change, `semel doctor` says why"
+        )
     fail_for_partitions(errors, bootstrap)
 
 
@@ -216,7 +225,10 @@ def config(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show a topic's settings, or change them."""
+    """Show a topic's settings, or change them.
+
+    With diskless.enable=true a topic becomes diskless while it is used: `semel topic describe` shows how far that is.
+    """
     with open_admin(bootstrap) as admin:
         if set_ or remove:
             admin.alter_topic_configs(name, changes=parse_settings(set_ or [], "--set"), remove=remove or [])
@@ -284,6 +296,7 @@ def _as_json(topic: TopicDescription) -> dict[str, object]:
                 "epoch": partition.leader_epoch,
                 "replicas": list(partition.replicas),
                 "isr": list(partition.isr),
+                **({"becomes_diskless": True} if partition.is_switching else {}),
             }
             for partition in topic.partitions
         ],

@@ -39,5 +39,10 @@ def told_topic_id(message: metadata_pb2.Topic) -> TopicId:
 
 def partition_of(message: metadata_pb2.Partition) -> PartitionDescription:
     return PartitionDescription(
-        message.partition, message.leader_id, message.leader_epoch, tuple(message.replicas), tuple(message.isr)
+        message.partition,
+        message.leader_id,
+        message.leader_epoch,
+        tuple(message.replicas),
+        tuple(message.isr),
+        message.is_switching,
     )

@@ -268,7 +268,8 @@ class TopicOnlySettings(PartConfig):
         False,
         "Whether the topic's records are in the remote storage and the metadata's database alone: acknowledged once "
         "they are there, with one replica, which any node can take over at once (KIP-1163). Needs remote.storage.url. "
-        "Said when the topic is created; log.diskless.enable is its default then.",
+        "A topic can become diskless while it is used, and stays it. log.diskless.enable is the default of new ones.",
+        dynamic=True,
     )
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
         (),

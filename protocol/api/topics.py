@@ -41,13 +41,17 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """A partition's place. `leader_id` is NO_LEADER where it has none now."""
+    """A partition's place. `leader_id` is NO_LEADER where it has none now.
+
+    is_switching: its topic is diskless, and it is still on the disks of its replicas
+    """
 
     partition: int
     leader_id: int
     leader_epoch: int
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
+    is_switching: bool = False
 
 
 @dataclass(frozen=True, slots=True)

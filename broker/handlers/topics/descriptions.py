@@ -44,7 +44,9 @@ def describe_topic(topic: TopicImage) -> TopicDescription:
         topic.topic_id,
         topic.is_internal,
         tuple(
-            PartitionDescription(number, state.leader, state.leader_epoch, state.replicas, state.isr)
+            PartitionDescription(
+                number, state.leader, state.leader_epoch, state.replicas, state.isr, state.is_switching
+            )
             for number, state in enumerate(topic.partitions)
         ),
     )

@@ -105,6 +105,7 @@ def _described(topic: TopicDescription) -> metadata_pb2.Topic:
                 leader_epoch=partition.leader_epoch,
                 replicas=partition.replicas,
                 isr=partition.isr,
+                is_switching=partition.is_switching,
             )
             for partition in topic.partitions
         ],

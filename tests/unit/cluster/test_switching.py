@@ -329,6 +329,7 @@ def test_R3_another_run_of_a_node_copies_anew(tmp_path: Path) -> None:
             await made.start(1)
             assert made.state(T0).leader_epoch == epoch
             await made.until(lambda: is_diskless(made))
+            assert made.state(T0).leader_epoch > epoch, "what the run before sends is fenced"
             await write(world, one, 4)
             await made.kill(1, power=True)
             del made.disks[1]

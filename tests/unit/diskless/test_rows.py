@@ -315,3 +315,43 @@ def test_R10_rows_that_nobody_wrote_cost_no_other_partition(rows: DisklessRows) 
     found = rows.commit([NewEntry(KEY, "a", entry(0, 1)), NewEntry(other, "a", entry(0, 1))])
     assert (found.led, found.ends) == ({other}, {KEY: 0})
     assert entries(rows, other) == [entry(0, 1)]
+
+
+# --- Logs that are still on disks -----------------------------------------------------------------------------------
+
+
+def test_R3_only_the_leader_of_the_latest_epoch_copies_a_log(rows: DisklessRows) -> None:
+    assert rows.claim_copy(KEY, "first", 4, 1, 10) == 10
+    assert commit(rows, "first", entry(10, 12))
+    assert rows.claim_copy(KEY, "first", 4, 1, 10) == 12, "it goes on where it was"
+    assert rows.claim_copy(KEY, "late", 3, 2, 10) is None
+    assert entries(rows) == [entry(10, 12)]
+    assert rows.claim_copy(KEY, "next", 5, 2, 11) == 11
+    assert entries(rows) == [], "its log may be another"
+    assert not commit(rows, "first", entry(12, 13))
+    assert commit(rows, "next", entry(11, 14))
+    assert rows.claim_copy(KEY, "first", 4, 1, 10) is None
+    assert rows.load(KEY) == Log("next", 14, [entry(11, 14)])
+
+
+def test_R3_another_run_under_the_same_epoch_begins_anew(rows: DisklessRows) -> None:
+    assert rows.claim_copy(KEY, "first", 4, 1, 0) == 0
+    assert commit(rows, "first", entry(0, 5))
+    assert rows.claim_copy(KEY, "second", 4, 1, 0) == 0
+    assert rows.load(KEY) == Log("second", 0, [])
+
+
+def test_what_is_in_segments_by_now_is_not_copied(rows: DisklessRows) -> None:
+    assert rows.claim_copy(KEY, "first", 4, 1, 0) == 0
+    assert commit(rows, "first", entry(0, 5))
+    assert rows.claim_copy(KEY, "first", 4, 1, 9) == 9
+    assert rows.load(KEY) == Log("first", 9, [])
+
+
+def test_R3_what_was_copied_is_taken_over_by_a_later_epoch_alone(rows: DisklessRows) -> None:
+    assert rows.claim_copy(KEY, "copies", 4, 1, 0) == 0
+    assert commit(rows, "copies", entry(0, 5))
+    assert not rows.claim(KEY, "early", 3, 2)
+    assert rows.claim(KEY, "leads", 5, 2)
+    assert rows.load(KEY) == Log("leads", 5, [entry(0, 5)])
+    assert rows.claim_copy(KEY, "copies", 4, 1, 0) is None
