@@ -466,7 +466,7 @@ class Partition:
         return result
 
     def seal(self, why: SemelError) -> None:
-        """Append nothing more, whoever asks, until `unseal`, or until another epoch begins."""
+        """Append and delete nothing more, whoever asks, until `unseal`, or until another epoch begins."""
         if self._unsealed is None:
             self._unsealed, self._commits = self._commits, Sealed(self._commits, why)
 
@@ -843,6 +843,8 @@ class Partition:
         """
         self._check_led()
         self._check_end_known()
+        if self.is_sealed:
+            self._commits.check_journal()  # where the log starts was told already
         before = self._high_watermark if before_offset == HIGH_WATERMARK else before_offset
         if not 0 <= before <= self._high_watermark:
             raise FatalError(

@@ -173,7 +173,7 @@ class PartitionTier:
         async with self.changing:
             for _ in range(_ATTEMPTS):
                 # What is on the disk alone says itself where it begins; of a diskless topic nothing else does.
-                if offset <= self.remote.start_offset or (self.remote.version == 0 and not self.is_diskless):
+                if offset <= self.remote.start_offset or (self.remote.version == 0 and not self.keeps_producers):
                     return
                 try:
                     await self.change(

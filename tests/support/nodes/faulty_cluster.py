@@ -103,7 +103,7 @@ class FaultyCluster:
     async def start_of(self, one: Written) -> int:
         """Return where a log begins, which has to be where it may."""
         start = partition_of(await self.leader_of(one.tp), one.tp).log_start_offset
-        assert one.start <= start <= one.maybe_start
+        assert one.start <= start <= one.maybe_start, (one.tp, one.start, start, one.maybe_start)
         return start
 
     async def read(self, tp: TopicPartition, start: int, *, committed: bool) -> list[tuple[int, bytes | None]]:

@@ -270,6 +270,8 @@ def test_R1_R3_it_takes_nothing_while_it_is_not_known_whether_it_is_diskless(
             partition.append(bytearray(batch(b"late")))
         assert isinstance(refused.value, RetriableError)
         assert refused.value.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        with pytest.raises(SemelError):
+            partition.delete_records(5)
         with pytest.raises(RetriableError):
             partition.append_marker(ProducerIdAndEpoch(3, 0), 0, False)
         assert is_diskless(made) == is_written
