@@ -18,17 +18,20 @@ from simulation.logged_errors import unexpected_errors
 from simulation.nemesis import Fault
 from simulation.node_scenario import NodeScenario
 from simulation.scenario import Verdict
+from simulation.switching_scenario import SwitchingScenario
 from simulation.transactions_scenario import TransactionsScenario
 
 ONE_NODE: Final = "node"
 CLUSTER: Final = "cluster"
 TRANSACTIONS: Final = "transactions"
 DISKLESS: Final = "diskless"
+SWITCHING: Final = "switching"
 WORLDS: Final = {
     ONE_NODE: NodeScenario,
     CLUSTER: ClusterScenario,
     TRANSACTIONS: TransactionsScenario,
     DISKLESS: DisklessScenario,
+    SWITCHING: SwitchingScenario,
 }
 """The kinds of worlds."""
 

@@ -68,7 +68,15 @@ def test_E1_D1_R3_R4_P1_L1_worlds_whose_topics_are_diskless_are_clean(first: int
     assert f"{SEEDS_A_TEST} seeds, 0 failed" in done.stdout
 
 
-@pytest.mark.parametrize("world", ["node", "cluster", "transactions", "diskless"])
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_E1_D1_R1_R3_P7_worlds_whose_topics_become_diskless_are_clean() -> None:
+    done = simulate("--world", "switching", "--seeds", str(SEEDS_A_TEST), "--workers", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{SEEDS_A_TEST} seeds, 0 failed" in done.stdout
+
+
+@pytest.mark.parametrize("world", ["node", "cluster", "transactions", "switching"])
 def test_the_same_seed_does_the_same(world: str) -> None:
     told = {simulate("--seed", "4", "--world", world, hash_seed=hash_seed).stdout for hash_seed in ("0", "1", "2")}
     assert len(told) == 1

@@ -31,7 +31,7 @@ from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 
-SEEDS = int(os.environ.get("SEMEL_SWITCHING_SEEDS", "6"))
+SEEDS = int(os.environ.get("SEMEL_SWITCHING_SEEDS", "4"))
 FIRST = int(os.environ.get("SEMEL_SWITCHING_FIRST", "0"))
 T0 = TopicPartition("t", 0)
 LARGE = 20_000
