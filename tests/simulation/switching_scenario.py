@@ -61,6 +61,8 @@ class SwitchingScenario(DisklessScenario):
         ]
 
     def _finish(self) -> None:
+        objects = self.world.objects
+        objects.failed_share = objects.lost_share = 0.0  # with small segments and a third lost, copying never ends
         if not self._wait(lambda: not self._left(), FINISH_S, "all topics are diskless"):
             self.ledger.wrong("not finished", f"still on disks: {', '.join(self._left())}")
             return
