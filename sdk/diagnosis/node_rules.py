@@ -392,7 +392,7 @@ def _topic_settings(cluster: Cluster) -> Iterator[Finding]:
             topics.setdefault(topic.topic, topic)
     timeouts = (one.value for node in cluster.nodes for one in node.settings if one.name == _TXN_TIMEOUT)
     timeout_max_ms = max(map(int, timeouts), default=0)
-    impossible = [one for one in topics.values() if one.min_insync_replicas > one.replicas]
+    impossible = [one for one in topics.values() if one.min_insync_replicas > one.replicas and not one.is_diskless]
     for topic in impossible[:_TOPICS_NAMED_MAX]:
         yield Finding(
             KINDS["min-insync-impossible"],

@@ -318,4 +318,6 @@ def test_a_node_with_a_full_disk_that_leads_nothing_refuses_nobody() -> None:
 def test_a_diskless_topic_needs_no_second_replica() -> None:
     single = replace(REPLICATED, topic="single", replicas=1, min_insync_replicas=1)
     assert "replication-factor-one" in findings(three(topics=(single,)))
-    assert findings(three(topics=(replace(single, is_diskless=True),))) == {}
+    for min_isr in (1, 2):
+        diskless = replace(single, is_diskless=True, min_insync_replicas=min_isr)
+        assert findings(three(topics=(diskless,))) == {}
