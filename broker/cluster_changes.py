@@ -96,7 +96,8 @@ class ClusterChanges:
         self._note(change.topic_id, change.partition, (after,))
         if before is None:
             return
-        if after.leader == self._node_id:
+        is_switched = before.is_switching and not after.is_switching
+        if after.leader == self._node_id and not is_switched:
             self.isr_shrinks += not set(before.isr) <= set(after.isr)
             self.isr_expansions += not set(after.isr) <= set(before.isr)
         if after.leader not in (before.leader, NO_LEADER) and self._metadata.controller_epoch >= 0:

@@ -39,9 +39,15 @@ SEGMENT_BYTES: Final = 8 << 20
 _PIECE_BYTES: Final = 4 << 20
 _LITTLE_BYTES: Final = 256 << 10
 """With so little left, producers can wait for it."""
+_MUCH_BYTES: Final = 8 << 20
+"""With more left, after all rounds, it is tried again later: producers would have to wait for long."""
 _ROUNDS_MAX: Final = 10
 """So often what came meanwhile is copied before producers have to wait."""
-_COMMITTED_WITHIN_S: Final = 10.0
+_COMMITTED_WITHIN_S: Final = 1.0
+_SEALED_MAX_S: Final = 5.0
+"""So long producers wait at most for what is left to be copied."""
+_COPIED_AT_ONCE: Final = 4
+"""So many partitions have a piece of theirs in memory."""
 _AGAIN_S: Final = 0.1
 _AGAIN_S_MAX: Final = 2.0
 _CLAIM_BYTES: Final = 12
@@ -54,6 +60,7 @@ class Switching:
         self._storage = storage
         self._place = place
         self._writer = writer
+        self._slots = asyncio.Semaphore(_COPIED_AT_ONCE)
         self._claims: dict[Partition, tuple[int, str]] = {}
         """(leader epoch, claim) under which a partition is copied."""
 
@@ -77,11 +84,13 @@ class Switching:
     def _is_told(part: PartitionTier) -> bool:
         """Say whether the remote storage has all that is known of producers, but for what follows its segments (P7)."""
         remote, log = part.remote, part.partition.log
-        if remote.segments and remote.end_offset < log.log_start_offset:
-            return False  # what follows them was deleted
-        if not len(log.producer_state) or any(one.producers.size_bytes for one in remote.segments):
+        if not len(log.producer_state):
             return True
-        return (remote.segments[0].base_offset if remote.segments else log.log_start_offset) == 0
+        if not remote.segments:
+            return log.log_start_offset == 0
+        if remote.end_offset < log.log_start_offset:
+            return False  # what follows them was deleted
+        return remote.segments[0].base_offset == 0 or any(one.producers.size_bytes for one in remote.segments)
 
     async def go_on(self, part: PartitionTier) -> None:
         """Make a partition diskless, if that can be done now. Raises `SemelError`; then it is tried again later."""
@@ -90,7 +99,7 @@ class Switching:
             return
         epoch = partition.leader_epoch
         if partition.is_sealed:
-            await self._say_so(partition, epoch)
+            await self._say_so(part, epoch)
             return
         behind = log.segments.bytes_between(_begins(part), log.log_end_offset)
         if not self._is_told(part) or behind > BEHIND_MAX:
@@ -98,33 +107,46 @@ class Switching:
         await self._note_start(part)
         for _ in range(_ROUNDS_MAX):
             at = await self._claim(part, epoch)
-            if await self._copy(part, epoch, at, partition.high_watermark) <= _LITTLE_BYTES:
+            if (copied := await self._copy(part, epoch, at, partition.high_watermark)) <= _LITTLE_BYTES:
                 break
+        if copied > _MUCH_BYTES:
+            raise _not_now(partition, "records come faster than they are copied")
+        if partition.leader is not None and not partition.leader.has_min_isr:
+            raise _not_now(partition, "too few replicas are in sync")
         partition.seal(_switching(partition))
         is_asked = False
         try:
             await self._all_committed(partition)
-            await self._copy(part, epoch, await self._claim(part, epoch), log.log_end_offset)
-            await self._note_start(part)
+            async with asyncio.timeout(_SEALED_MAX_S):
+                await self._copy(part, epoch, await self._claim(part, epoch), log.log_end_offset)
+                await self._note_start(part)
             is_asked = True
+        except TimeoutError:
+            raise _not_now(partition, "the store, or the metadata's database, is too slow") from None
         finally:
             if not is_asked:
                 partition.unseal()
         # From here on it takes nothing before the metadata says whether it is diskless: that would be lost.
-        await self._say_so(partition, epoch)
+        await self._say_so(part, epoch)
 
     async def _note_start(self, part: PartitionTier) -> None:
         """Have the rows say where the log begins. What is below is in no segment, or is not wanted any more."""
         start, now_ms = part.partition.log_start_offset, self._storage.now_ms
         async with part.changing:
             if start > part.remote.start_offset:
-                rows = self._storage.rows
-                await part.change(lambda known: rows.move_start(part.key, known, start, now_ms, keeps_last=True))
+                rows, has_producers = self._storage.rows, bool(len(part.partition.log.producer_state))
+                await part.change(
+                    lambda known: rows.move_start(part.key, known, start, now_ms, keeps_last=has_producers)
+                )
 
     async def _claim(self, part: PartitionTier, epoch: int) -> int:
-        """Return the offset to copy from. Raises `SemelError` where another node leads."""
+        """Return the offset to copy from. Raises `SemelError`: another node leads, or what tells of producers was
+        deleted meanwhile.
+        """
         partition = part.partition
         self._check_led(partition, epoch)
+        if not self._is_told(part):
+            raise _not_now(partition, "its first records were deleted meanwhile")
         known = self._claims.get(partition)
         if known is None or known[0] != epoch:
             self._forget_others()
@@ -157,19 +179,19 @@ class Switching:
         partition, copied = part.partition, 0
         claim = self._claims[partition][1]
         while at < upto:
-            self._check_led(partition, epoch)
-            found = partition.log.read(max(at, partition.log_start_offset), _PIECE_BYTES, upto)
-            data = await self._storage.in_thread(found.read)
-            headers = leading_batches(data)
-            if not headers or headers[0].base_offset > at:
-                raise RetriableError(
-                    f"{partition.tp} can't be copied from offset {at} on: its records there were deleted meanwhile",
-                    ErrorCode.KAFKA_STORAGE_ERROR,
-                )
-            data = data[headers[0].position : headers[-1].position + headers[-1].size_bytes]
-            await self._commit(part, claim, at, headers[-1].next_offset, data)
-            at = headers[-1].next_offset
-            copied += len(data)
+            async with self._slots:
+                self._check_led(partition, epoch)
+                start = partition.log_start_offset
+                found = partition.log.read(max(at, start), _PIECE_BYTES, upto)
+                data = await self._storage.in_thread(found.read)
+                headers = leading_batches(data)
+                # Compaction may have left gaps: what follows one continues the entry from before it.
+                if not headers or headers[0].base_offset > at < start:
+                    raise _not_now(partition, f"its records from offset {at} on were deleted meanwhile")
+                data = data[headers[0].position : headers[-1].position + headers[-1].size_bytes]
+                await self._commit(part, claim, at, headers[-1].next_offset, data)
+                at = headers[-1].next_offset
+                copied += len(data)
         return copied
 
     async def _commit(self, part: PartitionTier, claim: str, at: int, next_offset: int, data: bytes) -> None:
@@ -200,14 +222,11 @@ class Switching:
             async with asyncio.timeout(_COMMITTED_WITHIN_S):
                 await partition.wait_committed(end - 1)
         except TimeoutError:
-            raise RetriableError(
-                f"{partition.tp} can't become diskless now: its replicas lack what was appended last",
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-            ) from None
+            raise _not_now(partition, "its replicas lack what was appended last") from None
 
-    async def _say_so(self, partition: Partition, epoch: int) -> None:
+    async def _say_so(self, part: PartitionTier, epoch: int) -> None:
         """Make the partition diskless in the metadata, however long that takes, while this node leads it."""
-        metadata, node_id = self._storage.node.metadata, self._storage.node_id
+        partition, metadata, node_id = part.partition, self._storage.node.metadata, self._storage.node_id
         broker_epoch, pause_s = metadata.broker_epoch, _AGAIN_S
 
         def decide(image: MetadataImage) -> list[Change]:
@@ -217,14 +236,17 @@ class Switching:
             try:
                 await metadata.change(decide)
             except SemelError as error:
-                _log.warning("%s waits to become diskless: %s", partition.tp, error.message)
+                if not part.error:
+                    _log.warning("%s waits to become diskless, and takes nothing: %s", partition.tp, error.message)
+                part.error = f"could not make {partition.tp} diskless, and it takes nothing meanwhile: {error.message}"
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _AGAIN_S_MAX)
             else:
-                state = metadata.image.partition(partition.tp)
+                found = metadata.image.partition_by_id(*part.key)
+                state = None if found is None else found[1]
                 if state is not None and state.is_switching and state.leader_epoch == epoch:
-                    partition.unseal()  # it is of another run of this node, which has to register again
-                else:
+                    partition.unseal()  # this node has registered again since, and asks with its new epoch
+                elif state is not None and not state.is_switching:
                     _log.info("%s is diskless from offset %d on", partition.tp, partition.log_end_offset)
                 return
 
@@ -236,13 +258,18 @@ class Switching:
 
 def _begins(part: PartitionTier) -> int:
     """Return where what is in no segment begins."""
-    remote = part.remote
-    return remote.end_offset if remote.segments else max(remote.end_offset, part.partition.log_start_offset)
+    return max(part.remote.end_offset, part.partition.log_start_offset)
 
 
 def _switching(partition: Partition) -> SemelError:
     return RetriableError(
         f"{partition.tp} becomes diskless at this moment; try again shortly", ErrorCode.NOT_LEADER_OR_FOLLOWER
+    )
+
+
+def _not_now(partition: Partition, why: str) -> SemelError:
+    return RetriableError(
+        f"{partition.tp} can't become diskless now: {why}. It is tried again", ErrorCode.KAFKA_STORAGE_ERROR
     )
 
 

@@ -90,6 +90,8 @@ async def alter_configs(node: Services, request: AlterConfigsRequest) -> None:
             if request.replace and DISKLESS_SETTING not in request.values:
                 values.pop(DISKLESS_SETTING, None)  # a whole set of settings need not repeat what can't be changed
             _check_topic_change(node, topic, values)
+            if _is_diskless_after(topic, values) and {**topic.configs, **values}.get("cleanup.policy") is None:
+                values["cleanup.policy"] = ",".join(node.config.log_cleanup_policy)  # for good: see `with_storage`
             change = ConfigsChanged(TOPIC_RESOURCE, request.resource_name, values)
             default_min_isr = node.config.min_insync_replicas
         else:
@@ -115,6 +117,10 @@ async def alter_configs(node: Services, request: AlterConfigsRequest) -> None:
     else:
         await node.metadata.change(decide)
         await node.caught_up()
+
+
+def _is_diskless_after(topic: TopicImage, values: Mapping[str, str | None]) -> bool:
+    return topic.is_diskless or _is_true(values.get(DISKLESS_SETTING))
 
 
 def _begins_to_switch(image: MetadataImage, change: ConfigsChanged) -> bool:

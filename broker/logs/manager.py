@@ -417,6 +417,8 @@ class LogManager:
                 continue
             if there is None:
                 new.append(one)
+            elif there.config.diskless_enable != one.log_config.diskless_enable:
+                continue  # it is begun again, and leads no more until then
             elif one.leader_epoch > there.leader_epoch and self._opener.is_only_replica(one.tp, one.topic_id):
                 led.append((there, LeaderState.alone(one.leader_epoch, there.log_end_offset)))
         await self.lead(led)

@@ -62,9 +62,10 @@ class PartitionTier:
     @property
     def keeps_producers(self) -> bool:
         """Whether the last segment stays in the remote storage where retention would remove it: what it says of the
-        producers is nowhere else (P7).
+        producers is nowhere else (P7). The metadata says so before the log here is another.
         """
-        return self.is_diskless or self.is_switching
+        found = self._storage.node.metadata.image.partition_by_id(*self.key)
+        return self.is_diskless or (found is not None and found[0].is_diskless)
 
     @property
     def end_offset(self) -> int:

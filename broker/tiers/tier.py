@@ -61,7 +61,7 @@ class Tail(Protocol):
         ...
 
     def before_copying(self, part: PartitionTier) -> None:
-        """Close the active segment where much is in it."""
+        """Close the active segment where much is in it. Raises `OSError`."""
         ...
 
     def doing(self, part: PartitionTier) -> str:
@@ -295,9 +295,8 @@ class Tier:
         """Retain and copy. After a failure the pause grows: each attempt may upload most of a segment."""
         if await self._guard_part(part, "apply the retention", self.retain(part)):
             has_tail = part.is_diskless or part.is_switching
-            if has_tail:
-                self._tail.before_copying(part)
-            copied = await self._guard_part(part, "copy a segment", self.copier.copy_all(part))
+            is_closed = not has_tail or await self._guard_part(part, "close a segment", self._close_segment(part))
+            copied = is_closed and await self._guard_part(part, "copy a segment", self.copier.copy_all(part))
             if has_tail and copied:
                 await self._guard_part(part, self._tail.doing(part), self._tail.after_copying(part))
         part.failures = min(part.failures + 1, _PAUSES_MAX) if part.error else 0
@@ -307,6 +306,9 @@ class Tier:
         # Without a failure, too: while a transaction is open, each append asks for what can't be done.
         pause_s = interval_s * 2 ** (part.failures - 1) if part.failures else min(interval_s / 2, WORKED_S)
         part.again_s = self._node.clock.monotonic() + pause_s
+
+    async def _close_segment(self, part: PartitionTier) -> None:
+        self._tail.before_copying(part)
 
     def _work_now(self, part: PartitionTier) -> None:
         """Copy what there is of a partition, unless that is being done, was done just now, or has failed."""

@@ -298,18 +298,21 @@ def _added(config: NodeConfig, image: MetadataImage, wanted: MorePartitions, par
             f"topic {name} has {now} partitions: ask for more than that, not {total_count}; none can be taken away",
             ErrorCode.INVALID_PARTITIONS,
         )
-    more = total_count - now
+    more, beside = total_count - now, topic.partitions
     _check_room(config, partition_count, more)
+    if topic.is_diskless:
+        # Those that are not diskless yet have more replicas than the new ones.
+        beside = tuple(replace(one, replicas=one.replicas_after[:1], adding=(), removing=()) for one in beside)
     if assignments is None:
-        factor = len(topic.partitions[0].replicas_after)
-        states = placed_by_rule(image, _nodes(config, image), name, more, factor, topic.partitions)
+        factor = len(beside[0].replicas_after)
+        states = placed_by_rule(image, _nodes(config, image), name, more, factor, beside)
     elif len(assignments) != more:
         raise UsageError(
             f"{len(assignments)} partitions of {name} are assigned, and {more} are to be added",
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         )
     else:
-        states = placed_as_assigned(image, name, now, dict(enumerate(assignments, start=now)), topic.partitions)
+        states = placed_as_assigned(image, name, now, dict(enumerate(assignments, start=now)), beside)
     # Partitions of the same numbers may have been lost with the metadata that added them, and be on disks still.
     epoch = first_leader_epoch(topic)
     return PartitionsAdded(name, topic.topic_id, now, tuple(replace(one, leader_epoch=epoch) for one in states))

@@ -24,9 +24,6 @@ RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
-_WHILE_SWITCHING: Final = {DISKLESS_SETTING: "false", REMOTE_SETTING: "true"}
-
-
 def check_topic_name(name: str) -> None:
     """Raise `UsageError` (INVALID_TOPIC_EXCEPTION) for a name that Kafka refuses."""
     shown = repr(name[: NAME_LENGTH_MAX + 1])
@@ -161,7 +158,9 @@ def partition_log_configs(config: NodeConfig, topic: TopicImage | None) -> Calla
     whole, states = topic_log_config(config, topic.configs), topic.partitions
     if not (topic.is_diskless and any(state.is_switching for state in states)):
         return lambda number: whole
-    copied = topic_log_config(config, {**topic.configs, **_WHILE_SWITCHING})
+    # A node without a store can't copy it, and leads it as any other until one does that can.
+    while_switching = {DISKLESS_SETTING: "false", **({REMOTE_SETTING: "true"} if config.remote_storage_url else {})}
+    copied = topic_log_config(config, {**topic.configs, **while_switching})
     return lambda number: copied if number < len(states) and states[number].is_switching else whole
 
 

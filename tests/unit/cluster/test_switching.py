@@ -21,11 +21,16 @@ from tiered_topic import partition_of, tier_of
 from semel.broker.controller.diskless import switched
 from semel.broker.diskless import switching as switching_module
 from semel.broker.diskless.rows import Entry, NewEntry
+from semel.broker.diskless.switching import Switching
 from semel.broker.handlers import configs as configs_module
 from semel.broker.handlers.configs import alter_configs
+from semel.broker.handlers.delete_records import begin_deletion, confirm_deletion
+from semel.broker.handlers.reassignments import reassign
+from semel.broker.handlers.topics.changes import MorePartitions, create_partitions_of_many
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.database import MetadataUnavailableError
 from semel.broker.node import Node
+from semel.broker.tiers.partition_tier import PartitionTier
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
 from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
@@ -214,6 +219,107 @@ def test_P7_a_log_whose_records_are_all_deleted_waits_for_one_that_tells_of_its_
     run(tmp_path, test)
 
 
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_P1_P7_records_that_are_deleted_amid_the_copying_take_no_producer_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_sealed: bool
+) -> None:
+    """Nothing is in segments yet, so only the entries tell of them."""
+
+    async def test(world: FaultyCluster) -> None:
+        made, one, real = world.made, Written(0), Switching._copy
+        await write(world, one, 6)
+        node = await world.leader_of(T0)
+        partition, answers = partition_of(node), []
+
+        async def copy(self: Switching, part: PartitionTier, epoch: int, at: int, upto: int) -> int:
+            copied = await real(self, part, epoch, at, upto)
+            if not answers and partition.is_sealed == is_sealed:
+                deleted = await confirm_deletion(node, await begin_deletion(node, {T0: 5}), timeout_ms=5_000)
+                answers.append(deleted[T0].error)
+            return copied
+
+        monkeypatch.setattr(Switching, "_copy", copy)
+        await alter_configs(node, make_diskless())
+        await made.until(lambda: is_diskless(made))
+        assert answers == [ErrorCode.NOT_LEADER_OR_FOLLOWER if is_sealed else ErrorCode.NONE]
+        partition = partition_of(await world.leader_of(T0))
+        assert partition.log_start_offset == (0 if is_sealed else 5)
+        last = batch(b"00005" + b"." * 95, producer_id=1, producer_epoch=0, base_sequence=5)
+        again = partition.append(bytearray(last))
+        assert (again.base_offset, again.appended) == (5, ())
+        assert partition.log_end_offset == 6
+
+    run(tmp_path, test)
+
+
+def test_P7_until_its_log_is_begun_again_a_switched_partition_keeps_what_tells_of_producers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, real = asyncio.Event(), Switching.go_on
+
+    async def go_on(self: Switching, part: PartitionTier) -> None:
+        if may_go_on.is_set():
+            await real(self, part)
+
+    async def test(world: FaultyCluster) -> None:
+        made = world.made
+        await write(world, Written(0), 5)
+        node = await world.leader_of(T0)
+        monkeypatch.setattr(Switching, "go_on", go_on)
+        await alter_configs(node, make_diskless())
+        await made.until(lambda: partition_of(node).tier is not None)
+        part = tier_of(node)
+        async with node.logs._making:
+            may_go_on.set()
+            await made.until(lambda: not part.is_switching)
+            assert not part.is_diskless
+            assert part.keeps_producers
+            with pytest.raises(SemelError):
+                partition_of(node).delete_records(5)
+        await made.until(lambda: tier_of(node).is_diskless)
+
+    run(tmp_path, test)
+
+
+def test_R2_partitions_that_are_added_meanwhile_have_one_replica(tmp_path: Path) -> None:
+    async def test(world: FaultyCluster) -> None:
+        made, added = world.made, [Written(1), Written(2)]
+        await write(world, Written(0), 1)
+        world.objects.fault = lambda kind, key: "fail" if kind == "put" else ""
+        await alter_configs(made.any(), make_diskless())
+        node = await world.leader_of(T0)
+        await made.until(lambda: error_of(node))
+        for wanted in (MorePartitions("t", 2, None), MorePartitions("t", 3, ((2,),))):
+            (result,) = await create_partitions_of_many(node, [wanted])
+            assert result.error is ErrorCode.NONE, result.message
+        world.objects.fault = lambda kind, key: ""
+        for each in added:
+            await write(world, each, 2)
+            assert len(made.state(each.tp).replicas) == 1
+        await made.until(lambda: is_diskless(made, T0, *(each.tp for each in added)))
+        await without_disks(world)
+        await check(world, *added)
+
+    run(tmp_path, test)
+
+
+def test_D4_its_policy_is_said_for_good(tmp_path: Path) -> None:
+    """Another default of a node must not have it compacted: its first records may be on no disk."""
+
+    async def test(world: FaultyCluster) -> None:
+        made = world.made
+        await alter_configs(made.any(), make_diskless())
+        topic = made.any().metadata.topic("t")
+        assert topic is not None
+        assert topic.configs["cleanup.policy"] == "delete"
+        await alter_configs(made.any(), AlterConfigsRequest(ResourceType.TOPIC, "t", {}, remove=("cleanup.policy",)))
+        topic = made.any().metadata.topic("t")
+        assert topic is not None
+        assert topic.configs["cleanup.policy"] == "delete"
+
+    run(tmp_path, test)
+
+
 # --- When something fails amid it ---------------------------------------------------------------------------------
 
 
@@ -303,6 +409,59 @@ def test_R3_where_a_replica_is_behind_producers_go_on_and_it_is_tried_again(
         partition.resume()
         await made.until(lambda: is_diskless(made))
         assert len(await world.read(T0, 0, committed=False)) == 4
+
+    run(tmp_path, test)
+
+
+def test_R2_with_too_few_replicas_in_sync_producers_are_not_kept_out(tmp_path: Path) -> None:
+    async def test(world: FaultyCluster) -> None:
+        made, one = world.made, Written(0)
+        await write(world, one, 1)
+        node = await world.leader_of(T0)
+        partition = partition_of(node)
+        for node_id in [each for each in made.nodes if each != node.config.node_id]:
+            await made.kill(node_id)
+        await made.until(lambda: len(made.state(T0).isr) == 1)
+        await alter_configs(node, make_diskless())
+        await made.until(lambda: "too few replicas are in sync" in error_of(node))
+        partition.append(bytearray(batch(b"by acks=1")), acks=1)
+        for node_id in (1, 2, 3):
+            if node_id not in made.nodes:
+                await made.start(node_id)
+        await made.until(lambda: is_diskless(made))
+        assert [value for _, value in await world.read(T0, 0, committed=False)][-1:] == [b"by acks=1"]
+
+    run(tmp_path, test)
+
+
+def test_D1_a_leader_without_a_store_goes_on_with_what_is_on_the_disks(tmp_path: Path) -> None:
+    async def test(world: FaultyCluster) -> None:
+        made, one = world.made, Written(0)
+        await write(world, one, 2)
+        leader = made.state(T0).leader
+        await made.stop(leader)
+        made.objects = None
+        await made.start(leader, remote_storage_url="")
+        made.objects = world.objects
+        await made.in_sync(T0, 1, 2, 3)
+        assert await reassign(made.nodes[leader], {T0: (leader, *(each for each in (1, 2, 3) if each != leader))}) == {
+            T0: None
+        }
+        for other in [each for each in (1, 2, 3) if each != leader]:
+            await made.stop(other)
+            await made.until(lambda: made.state(T0).leader == leader)
+            await made.start(other)
+            await made.in_sync(T0, 1, 2, 3)
+            if made.state(T0).leader == leader:
+                break
+        await alter_configs(
+            next(each for each in made.nodes.values() if each.config.node_id != leader), make_diskless()
+        )
+        await write(world, one, 3)
+        assert not is_diskless(made)
+        await made.stop(leader)
+        await made.until(lambda: is_diskless(made))
+        await check(world, one)
 
     run(tmp_path, test)
 
