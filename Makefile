@@ -14,11 +14,11 @@ COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-spark mutants simulate simulate-faults soak record-clients compat-java compat-full docs check audit format wheel lock \
+.PHONY: help setup tools build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-spark mutants simulate simulate-faults soak record-clients compat-java compat-full docs check audit format wheel lock \
 	proto sync-api bench bench-peers bench-page instructions image clean
 
 # What only reads the code needs no Spark, no JDK and no compiled modules: without `.venv` it gets a smaller environment.
-ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-spark mutants simulate simulate-faults soak record-clients compat-java compat-full bench bench-peers instructions,$(MAKECMDGOALS)),)
+ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-spark mutants simulate simulate-faults soak record-clients compat-java compat-full bench bench-peers instructions,$(MAKECMDGOALS)),)
 READER := $(VENV)
 else
 READER := $(TOOLS)
@@ -74,6 +74,9 @@ test-long: build ## Run the long ones: chaos, every crash point, fuzzing, all pl
 
 test-upgrade: build ## Upgrade nodes of the last older version of the metadata in the history, and have them go back
 	SEMEL_UPGRADE_CLIENTS=all $(BIN)/python -P -m pytest -n 2 -rs --timeout 900 tests/e2e/test_rolling_upgrade.py
+
+test-diskless: build ## Run the clients of other projects against nodes whose topics are all diskless, those of the coordinators, too
+	SEMEL_EVERYTHING_DISKLESS=1 $(BIN)/python -P -m pytest -n 2 --timeout 600 --ignore tests/compat/java tests/compat
 
 test-spark: build ## Run all tests with Spark, also the long ones: large values, many partitions and tasks, every wrong option
 	SEMEL_SPARK_LONG=1 $(BIN)/python -P -m pytest --timeout 2000 tests/spark
