@@ -33,6 +33,7 @@ from semel.protocol.crc32c import crc32c
 RECORD_BYTES: Final = 1_000
 PARTITIONS: Final = 8
 TOPIC: Final = "events"
+ON_DISK: Final = "switched"
 GIB: Final = 1 << 30
 MONTH_S: Final = 30 * 86_400
 PUT_COSTS, GIB_MONTH_COSTS, ZONE_GIB_COSTS = 0.005 / 1_000, 0.023, 0.02
@@ -76,10 +77,10 @@ class Latencies:
         self.read: list[float] = []
 
 
-def paced(node: Running, bytes_per_second: float, seconds: float) -> Latencies:
+def paced(node: Running, bytes_per_second: float, seconds: float, topic: str = TOPIC) -> Latencies:
     """Produce at a rate, and read at the same time."""
     found, done = Latencies(), threading.Event()
-    reader = threading.Thread(target=read, args=(node, found, done))
+    reader = threading.Thread(target=read, args=(node, topic, found, done))
     reader.start()
     producer = Producer({"bootstrap.servers": node.kafka, "linger.ms": 5, "acks": "all"})
     begun, sent = time.monotonic(), 0
@@ -96,7 +97,7 @@ def paced(node: Running, bytes_per_second: float, seconds: float) -> Latencies:
             value = time.monotonic_ns().to_bytes(8, "big") + body
             is_sample = sent % 20 == 0
             try:
-                producer.produce(TOPIC, value, on_delivery=acknowledged if is_sample else None)
+                producer.produce(topic, value, on_delivery=acknowledged if is_sample else None)
             except BufferError:
                 producer.poll(0.01)
                 continue
@@ -109,9 +110,9 @@ def paced(node: Running, bytes_per_second: float, seconds: float) -> Latencies:
     return found
 
 
-def read(node: Running, found: Latencies, done: threading.Event) -> None:
+def read(node: Running, topic: str, found: Latencies, done: threading.Event) -> None:
     consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "bench", "queued.min.messages": 10_000_000})
-    consumer.assign([TopicPartition(TOPIC, each, -1) for each in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, each, -1) for each in range(PARTITIONS)])
     count = 0
     while not done.is_set():
         for message in consumer.consume(1_000, 0.05):
@@ -121,6 +122,26 @@ def read(node: Running, found: Latencies, done: threading.Event) -> None:
                     found.read.append((time.monotonic_ns() - sent_ns) / 1e6)
                 count += 1
     consumer.close()
+
+
+def switched(node: Running, bytes_per_second: float, seconds: float) -> tuple[Latencies, float]:
+    """Make a topic diskless while it is written to; return how long records took, and the seconds until it was."""
+    took: list[float] = []
+
+    def operator() -> None:
+        time.sleep(seconds / 4)
+        begun = time.monotonic()
+        with semel.Admin(node.grpc) as admin:
+            admin.alter_topic_configs(ON_DISK, changes={"diskless.enable": "true"})
+            while any(one.is_switching for one in admin.topic(ON_DISK).partitions):
+                time.sleep(0.05)
+        took.append(time.monotonic() - begun)
+
+    thread = threading.Thread(target=operator)
+    thread.start()
+    found = paced(node, bytes_per_second, seconds, ON_DISK)
+    thread.join()
+    return found, took[0]
 
 
 def transactions(node: Running, seconds: float) -> list[float]:
@@ -217,6 +238,7 @@ def main() -> None:
             with semel.Admin(node.grpc) as admin:
                 admin.create_topic(TOPIC, partitions=PARTITIONS)
                 admin.create_topic("small", partitions=1)
+                admin.create_topic(ON_DISK, partitions=PARTITIONS, configs={"diskless.enable": "false"})
             paced(node, 1e6, 1.0)  # the first of everything
             for name, a_second in (("20 records a second", 20_000.0), (f"{rate:g} MB/s", rate * 1e6)):
                 before = node.counted()
@@ -230,6 +252,17 @@ def main() -> None:
             objects_a_second = after["objects"] / seconds
             put_per_gib = after["put"] / (rate * 1e6 * seconds / GIB)
             figures.append(Figure("diskless", f"{rate:g} MB/s: PUT a GiB", put_per_gib, ""))
+            for name, a_second in (("20 records a second", 20_000.0), (f"{rate:g} MB/s", rate * 1e6)):
+                if a_second > 20_000.0:
+                    with semel.Admin(node.grpc) as admin:
+                        admin.delete_topic(ON_DISK)
+                        admin.create_topic(ON_DISK, partitions=PARTITIONS, configs={"diskless.enable": "false"})
+                found, switched_s = switched(node, a_second, seconds)
+                figures += latency(f"{name}, becoming diskless: acknowledged", found.acknowledged)
+                figures.append(
+                    Figure("diskless", f"{name}, becoming diskless: the longest", max(found.acknowledged), "ms")
+                )
+                figures.append(Figure("diskless", f"{name}: until all partitions are diskless", switched_s, "s"))
             took = transactions(node, seconds / 4)
             figures += latency("a transaction of one record", took)
             figures.append(Figure("diskless", "transactions a second", 1_000 * len(took) / sum(took), ""))
