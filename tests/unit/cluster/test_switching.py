@@ -78,6 +78,7 @@ def error_of(node: Node) -> str:
 async def without_disks(world: FaultyCluster) -> None:
     """Start all nodes again, each with an empty disk."""
     made = world.made
+    await asyncio.sleep(0.01)  # what has just started has begun its duties
     for node_id in list(made.nodes):
         await made.kill(node_id, power=True)
         del made.disks[node_id]
@@ -563,6 +564,7 @@ def test_E1_D1_R3_what_was_acknowledged_is_there_once_whatever_fails_amid_it(
         async def harm() -> None:
             kind = chance.choice(("kill", "stop", "store", "database", "delete", "nothing"))
             if kind in ("kill", "stop") and not world.down:
+                await asyncio.sleep(0.01)  # what has just started has begun its duties
                 node_id = (
                     made.state(chance.choice(tps)).leader if chance.random() < 0.7 else chance.choice([*made.nodes])
                 )
