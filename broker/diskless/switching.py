@@ -6,9 +6,9 @@ the rest is copied; and one change of the metadata makes it diskless. From then 
 replicas have of it on their disks is deleted.
 
 Until that change the log on the disks counts (R1, R3): what was copied under one claim is a beginning of what its
-leader has committed, because within an epoch a log only grows. Who leads next begins to copy anew. That change is made
-for the leader of an epoch only, and only for the run of the node that asks for it; and while it is not known whether it
-was made, the partition stays sealed: what it took then could be lost.
+leader has committed, because within an epoch a log only grows. The next leader copies from the beginning. That change
+is made for the leader of an epoch only, and only for the run of the node that asks for it; and while it is not known
+whether it was made, the partition stays sealed: what it took then could be lost.
 """
 
 from __future__ import annotations

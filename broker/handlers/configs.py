@@ -21,7 +21,13 @@ from semel.broker.controller.diskless import with_switches_begun
 from semel.broker.controller.elections import configs_changed
 from semel.broker.controller.membership import CORDONED_SETTING, MIN_ISR_SETTING
 from semel.broker.controller.newer_settings import check_all_know
-from semel.broker.handlers.topics.rules import check_may_switch, check_stays_uncompacted, check_topic_configs
+from semel.broker.handlers.topics.rules import (
+    POLICY_SETTING,
+    check_may_switch,
+    check_stays_uncompacted,
+    check_topic_configs,
+    lasting_policy,
+)
 from semel.broker.metadata.changes import SWITCHES_VERSION, Change, ConfigsChanged
 from semel.broker.metadata.image import (
     ALL_NODES_ID,
@@ -90,8 +96,12 @@ async def alter_configs(node: Services, request: AlterConfigsRequest) -> None:
             if request.replace and DISKLESS_SETTING not in request.values:
                 values.pop(DISKLESS_SETTING, None)  # a whole set of settings need not repeat what can't be changed
             _check_topic_change(node, topic, values)
-            if _is_diskless_after(topic, values) and {**topic.configs, **values}.get("cleanup.policy") is None:
-                values["cleanup.policy"] = ",".join(node.config.log_cleanup_policy)  # for good: see `with_storage`
+            if topic.is_diskless or _is_true(values.get(DISKLESS_SETTING)):
+                policy = lasting_policy(node.config, {**topic.configs, **values})
+                if policy != topic.configs.get(POLICY_SETTING):
+                    values[POLICY_SETTING] = policy
+                else:
+                    values.pop(POLICY_SETTING, None)
             change = ConfigsChanged(TOPIC_RESOURCE, request.resource_name, values)
             default_min_isr = node.config.min_insync_replicas
         else:
@@ -117,10 +127,6 @@ async def alter_configs(node: Services, request: AlterConfigsRequest) -> None:
     else:
         await node.metadata.change(decide)
         await node.caught_up()
-
-
-def _is_diskless_after(topic: TopicImage, values: Mapping[str, str | None]) -> bool:
-    return topic.is_diskless or _is_true(values.get(DISKLESS_SETTING))
 
 
 def _begins_to_switch(image: MetadataImage, change: ConfigsChanged) -> bool:

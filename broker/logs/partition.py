@@ -466,7 +466,7 @@ class Partition:
         return result
 
     def seal(self, why: SemelError) -> None:
-        """Append and delete nothing more, whoever asks, until `unseal`, or until another epoch begins."""
+        """Append and delete nothing more, for anybody, until `unseal`, or until another epoch begins."""
         if self._unsealed is None:
             self._unsealed, self._commits = self._commits, Sealed(self._commits, why)
 

@@ -10,7 +10,7 @@ class Sealed(CommitTracker):
     """In place of what tracks a partition's appends: nothing is appended, because nothing passes its checks."""
 
     def __init__(self, tracker: CommitTracker, why: SemelError) -> None:
-        """tracker: what is in its place otherwise; why: what who appends is told, each with an exception of its own"""
+        """tracker: what is in its place otherwise; why: the error that each append gets"""
         super().__init__(None, tracker.space)
         self.dirty = tracker.dirty
         self._why = why

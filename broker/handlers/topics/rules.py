@@ -19,6 +19,8 @@ from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC
 NAME_LENGTH_MAX: Final = 249
 """The folder `<topic>-<partition>` and a suffix for deletion must fit into a file name."""
 
+POLICY_SETTING: Final = "cleanup.policy"
+
 RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
@@ -85,8 +87,7 @@ def with_storage(config: NodeConfig, topic: NewTopic) -> NewTopic:
             ErrorCode.INVALID_REPLICATION_FACTOR,
         )
     # What is deleted from the disk must not be compacted later: the policy is said once and for all.
-    policy = topic.configs.get("cleanup.policy", ",".join(config.log_cleanup_policy))
-    configs = {**topic.configs, DISKLESS_SETTING: "true", "cleanup.policy": policy}
+    configs = {**topic.configs, DISKLESS_SETTING: "true", POLICY_SETTING: lasting_policy(config, topic.configs)}
     if topic.assignments:
         if any(len(replicas) > 1 for replicas in topic.assignments.values()):
             raise UsageError(
@@ -95,6 +96,13 @@ def with_storage(config: NodeConfig, topic: NewTopic) -> NewTopic:
             )
         return replace(topic, configs=configs)
     return replace(topic, replication_factor=1, configs=configs)
+
+
+def lasting_policy(config: NodeConfig, configs: Mapping[str, str | None]) -> str:
+    """Return the cleanup.policy that a diskless topic keeps, whatever the default of a node becomes: its own, or else
+    the default of now.
+    """
+    return configs.get(POLICY_SETTING) or ",".join(config.log_cleanup_policy)
 
 
 def check_stays_uncompacted(config: NodeConfig, topic: TopicImage, configs: Mapping[str, str | None]) -> None:
@@ -113,7 +121,7 @@ def check_stays_uncompacted(config: NodeConfig, topic: TopicImage, configs: Mapp
 
 
 def check_may_switch(config: NodeConfig, topic: TopicImage, configs: Mapping[str, str | None]) -> None:
-    """Raise `UsageError` (INVALID_CONFIG) where a topic can't become diskless, or can't be it no more.
+    """Raise `UsageError` (INVALID_CONFIG) where a topic can't become diskless, or is to be taken back to disks.
 
     configs: those that it is to have
     """

@@ -27,6 +27,7 @@ from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.delete_records import begin_deletion, confirm_deletion
 from semel.broker.handlers.reassignments import reassign
 from semel.broker.handlers.topics.changes import MorePartitions, create_partitions_of_many
+from semel.broker.logs.manager import NewPartition
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.database import MetadataUnavailableError
 from semel.broker.node import Node
@@ -121,7 +122,7 @@ def test_D1_P1_a_topic_becomes_diskless_while_producers_go_on(tmp_path: Path, se
         for tp in tps:
             state = made.state(tp)
             assert state.replicas == state.isr == (state.leader,)
-            assert state.leader_epoch > epochs[tp], "whoever knows the replicas of before is fenced"
+            assert state.leader_epoch > epochs[tp], "who knows the replicas of before is fenced"
         await made.until(lambda: sum(node.partition(tp) is not None for node in made.nodes.values() for tp in tps) == 3)
         for one in written:
             await write(world, one, 3)
@@ -327,7 +328,9 @@ def test_D4_its_policy_is_said_for_good(tmp_path: Path) -> None:
 # --- When something fails amid it ---------------------------------------------------------------------------------
 
 
-def test_R3_the_next_leader_copies_anew_and_what_the_former_one_copied_counts_for_nothing(tmp_path: Path) -> None:
+def test_R3_the_next_leader_copies_from_the_beginning(
+    tmp_path: Path,
+) -> None:
     async def test(world: FaultyCluster) -> None:
         made, one = world.made, Written(0)
         await write(world, one, 10)
@@ -470,7 +473,7 @@ def test_D1_a_leader_without_a_store_goes_on_with_what_is_on_the_disks(tmp_path:
     run(tmp_path, test)
 
 
-def test_R3_another_run_of_a_node_copies_anew(tmp_path: Path) -> None:
+def test_R3_another_run_of_a_node_copies_from_the_beginning(tmp_path: Path) -> None:
     """The only replica is led under the same epoch after a start, and what a run before had copied may be another log:
     a power cut has taken its end.
     """
@@ -500,6 +503,29 @@ def test_R3_another_run_of_a_node_copies_anew(tmp_path: Path) -> None:
             del made.disks[1]
             await made.start(1)
             await check(world, one)
+
+    asyncio.run(main())
+
+
+def test_D1_a_log_on_the_disk_is_not_led_on_once_its_partition_is_diskless(tmp_path: Path) -> None:
+    """Whatever makes logs finds it there before it is begun again: what it took then would be in no entry."""
+
+    async def main() -> None:
+        async with asyncio.timeout(60), cluster(tmp_path, 1, objects=MemoryObjects(), **FAST) as made:
+            await made.create("t", 1, 1)
+            node = made.nodes[1]
+            partition = partition_of(node)
+            epoch = partition.leader_epoch
+            partition.seal(RetriableError("it becomes diskless", ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            diskless = replace(partition.config, diskless_enable=True)
+            assert await node.logs.create_partitions([NewPartition(T0, partition.topic_id, diskless, epoch + 1)]) == {}
+            assert partition_of(node) is partition
+            assert (partition.is_sealed, partition.leader_epoch) == (True, epoch)
+            with pytest.raises(RetriableError, match="becomes diskless"):
+                partition.append(bytearray(batch(b"late")))
+            same = NewPartition(T0, partition.topic_id, partition.config, epoch + 1)
+            assert await node.logs.create_partitions([same]) == {}
+            assert (partition.is_sealed, partition.leader_epoch) == (False, epoch + 1)
 
     asyncio.run(main())
 

@@ -323,7 +323,7 @@ def test_R10_rows_that_nobody_wrote_cost_no_other_partition(rows: DisklessRows) 
 def test_R3_only_the_leader_of_the_latest_epoch_copies_a_log(rows: DisklessRows) -> None:
     assert rows.claim_copy(KEY, "first", 4, 1, 10) == 10
     assert commit(rows, "first", entry(10, 12))
-    assert rows.claim_copy(KEY, "first", 4, 1, 10) == 12, "it goes on where it was"
+    assert rows.claim_copy(KEY, "first", 4, 1, 10) == 12, "it continues where it was"
     assert rows.claim_copy(KEY, "late", 3, 2, 10) is None
     assert entries(rows) == [entry(10, 12)]
     assert rows.claim_copy(KEY, "next", 5, 2, 11) == 11
@@ -334,7 +334,7 @@ def test_R3_only_the_leader_of_the_latest_epoch_copies_a_log(rows: DisklessRows)
     assert rows.load(KEY) == Log("next", 14, [entry(11, 14)])
 
 
-def test_R3_another_run_under_the_same_epoch_begins_anew(rows: DisklessRows) -> None:
+def test_R3_another_run_under_the_same_epoch_begins_again(rows: DisklessRows) -> None:
     assert rows.claim_copy(KEY, "first", 4, 1, 0) == 0
     assert commit(rows, "first", entry(0, 5))
     assert rows.claim_copy(KEY, "second", 4, 1, 0) == 0
