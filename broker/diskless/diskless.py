@@ -29,7 +29,7 @@ from semel.broker.tiers.object_store import ObjectStore, longest_upload_ms
 from semel.broker.tiers.partition_tier import PartitionTier
 from semel.broker.tiers.remote_log import RemoteLog, RemoteSegment
 from semel.broker.tiers.remote_storage import RemoteStorage
-from semel.broker.tiers.restoring import Beginning, batches_of, beginning_of
+from semel.broker.tiers.restoring import batches_of, beginning_of, beginning_of_compacted
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, error_for
 from semel.protocol.ids import TopicPartition
 from semel.protocol.randomness import new_token
@@ -262,12 +262,10 @@ class Diskless:
         entries = [one for one in found.entries if one.end_offset > remote.end_offset]
         behind = first_expected(remote, entries)
         follow_each_other(partition.tp, behind, entries, found.end_offset)
-        if partition.config.is_compacted:
-            begins = Beginning(remote.first_offset if remote.segments else behind, [], remote.segments)
-        else:
-            begins = await beginning_of(self._storage, remote)
-            if not begins.segments:
-                begins = begins._replace(offset=behind)
+        begin = beginning_of_compacted if partition.config.is_compacted else beginning_of
+        begins = await begin(self._storage, remote)
+        if not begins.segments:
+            begins = begins._replace(offset=behind)
         batches = self._batches(partition, begins.segments, entries)
         size = sum(one.size_bytes for one in begins.segments) + sum(one.size_bytes for one in entries)
         if size <= _READ_BEFORE_BYTES_MAX:

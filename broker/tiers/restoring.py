@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from semel.broker.log.producer_snapshot import CorruptSnapshotError, decode_packed
 from semel.broker.log.producer_state import NO_TRANSACTION, PackedEntry, ProducerEntry
+from semel.broker.log.producers_before import entry_before
 from semel.broker.tiers.remote_log import RemoteLog, RemoteSegment
 from semel.broker.tiers.remote_storage import RemoteStorage
 from semel.protocol.batch_header import leading_batches
@@ -41,6 +42,23 @@ async def beginning_of(storage: RemoteStorage, remote: RemoteLog) -> Beginning:
         last = remote.segments[known]
         return Beginning(last.end_offset, await _read_producers(storage, last), behind)
     return Beginning(remote.first_offset if behind else remote.end_offset, [], behind)
+
+
+async def beginning_of_compacted(storage: RemoteStorage, remote: RemoteLog) -> Beginning:
+    """Return where a compacted log begins, which the disk has to have whole. Below its start a segment may be left, for
+    what it says of producers, and a gap behind it.
+
+    What is known of producers whose records were deleted is in the snapshots alone (P7). Raises `SemelError`
+    (CORRUPT_MESSAGE).
+    """
+    left = [one for one in remote.segments if one.end_offset > remote.start_offset]
+    if not left:
+        return await beginning_of(storage, remote)
+    begins = left[0].start_offset
+    told = next((one for one in left if one.producers.size_bytes), None)
+    known = await _read_producers(storage, told) if told is not None else []
+    before = (entry_before(entry, begins) for entry in known)
+    return Beginning(begins, [entry for entry in before if entry is not None], left)
 
 
 async def _read_producers(storage: RemoteStorage, last: RemoteSegment) -> list[PackedEntry]:

@@ -642,6 +642,17 @@ async def put(node: Node, key: bytes, value: bytes | None) -> None:
     await partition.wait_committed(partition.append(data).last_offset)
 
 
+async def put_of(node: Node, producer_id: int, sequence: int) -> tuple[int, bool]:
+    """Append a record of an idempotent producer. Returns its offset, and whether it was new."""
+    data = encode_batch(
+        [(1_000, b"k", b"." * 95, ())], producer_id=producer_id, producer_epoch=0, base_sequence=sequence
+    )
+    partition = partition_of(node)
+    result = partition.append(bytearray(data))
+    await partition.wait_committed(result.last_offset)
+    return result.base_offset, bool(result.appended)
+
+
 async def compact(node: Node) -> None:
     await node.logs.maintenance.flush()
     await node.logs.maintenance.compact_logs()
@@ -691,10 +702,8 @@ def test_D4_D6_a_compacted_topic_has_the_last_value_of_each_key_after_the_disk_i
 
 def test_P1_P7_a_compacted_topic_knows_its_producers_after_the_disk_is_gone(tmp_path: Path) -> None:
     async def before(node: Node, objects: MemoryObjects) -> None:
-        partition = partition_of(node)
         for sequence in range(20):
-            data = encode_batch([(1_000, b"k", b"." * 95, ())], producer_id=7, producer_epoch=0, base_sequence=sequence)
-            await partition.wait_committed(partition.append(bytearray(data)).last_offset)
+            await put_of(node, 7, sequence)
         for _ in range(20):
             await put(node, b"k", b"." * 95)
         await all_copied(node)
@@ -702,10 +711,7 @@ def test_P1_P7_a_compacted_topic_knows_its_producers_after_the_disk_is_gone(tmp_
         await until(lambda: tier_of(node).remote.size_bytes < 2_000)
 
     async def after(node: Node, objects: MemoryObjects) -> None:
-        partition = partition_of(node)
-        data = encode_batch([(1_000, b"k", b"." * 95, ())], producer_id=7, producer_epoch=0, base_sequence=19)
-        result = partition.append(bytearray(data))
-        assert (result.base_offset, bool(result.appended)) == (19, False)
+        assert await put_of(node, 7, 19) == (19, False)
 
     run_diskless(tmp_path, before, after, topic=COMPACTED)
 
@@ -754,12 +760,60 @@ def test_D6_a_topic_that_is_compacted_and_deleted_keeps_where_it_begins(tmp_path
     )  # fmt: skip
 
 
+COMPACTED_AND_DELETED = {**COMPACTED, "cleanup_policy": "compact,delete"}
+
+
+def test_D6_P7_a_segment_that_is_left_for_its_producers_is_not_in_the_log_that_is_taken_over(tmp_path: Path) -> None:
+    """It is below the start of the log, and what was between it and the next one is deleted."""
+
+    async def before(node: Node, objects: MemoryObjects) -> None:
+        await put_of(node, 7, 0)
+        for number in range(12):
+            await put(node, b"k%d" % number, b"." * 95)
+        await all_copied(node)
+        objects.fault = lambda kind, key: "fail" if kind == "put" else ""
+        for number in range(12):
+            await put(node, b"k%d" % number, b"." * 95)
+        await delete_before(node, partition_of(node).log.segments.active.base_offset)
+        objects.fault = lambda kind, key: ""
+        for number in range(12):
+            await put(node, b"k%d" % number, b"." * 95)
+        await all_copied(node)
+
+    async def after(node: Node, objects: MemoryObjects) -> None:
+        partition = partition_of(node)
+        assert partition.log.segments.first.base_offset >= partition.log_start_offset > 12
+        assert await put_of(node, 7, 0) == (0, False)
+
+    no_retention = {"log_retention_check_interval_ms": 3_600_000}
+    run_diskless(tmp_path, before, after, after, topic=COMPACTED_AND_DELETED, **no_retention)
+
+
+@pytest.mark.parametrize("some_are_left", [False, True])
+def test_P1_P7_a_compacted_topic_knows_the_producers_of_deleted_records_after_the_disk_is_gone(
+    some_are_left: bool, tmp_path: Path
+) -> None:
+    async def before(node: Node, objects: MemoryObjects) -> None:
+        for sequence in range(6):
+            await put_of(node, 7, sequence)
+        for number in range(12):
+            await put(node, b"k%d" % number, b"." * 95)
+        await all_copied(node)
+        partition = partition_of(node)
+        await delete_before(node, 9 if some_are_left else partition.log_end_offset)
+
+    async def after(node: Node, objects: MemoryObjects) -> None:
+        partition = partition_of(node)
+        assert partition.log_start_offset >= 9
+        assert await put_of(node, 7, 5) == (5, False)
+
+    run_diskless(tmp_path, before, after, after, topic=COMPACTED_AND_DELETED)
+
+
 def test_P1_P7_a_topic_that_is_compacted_no_more_knows_its_producers(tmp_path: Path) -> None:
     async def before(node: Node, objects: MemoryObjects) -> None:
         for sequence in range(10):
-            partition = partition_of(node)
-            data = encode_batch([(1_000, b"k", b"." * 95, ())], producer_id=7, producer_epoch=0, base_sequence=sequence)
-            await partition.wait_committed(partition.append(bytearray(data)).last_offset)
+            await put_of(node, 7, sequence)
         for number in range(20):
             await put(node, b"k%d" % (number % 2), b"." * 95)
         await all_copied(node)
