@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import replace
 from enum import Enum
 from typing import Any, Final
 
@@ -56,6 +57,7 @@ from semel.broker.lost_leaders import LostLeaders
 from semel.broker.metadata.chain import MetadataWentBackError
 from semel.broker.metadata.changes import (
     METADATA_VERSION,
+    STORES_VERSION,
     BrokerRegistered,
     Change,
     Endpoint,
@@ -83,6 +85,7 @@ from semel.broker.peers.secret import ClusterSecret, secret_of
 from semel.broker.quotas.client_quotas import ClientQuotas
 from semel.broker.registration import (
     Return,
+    agreed_version,
     check_is_member,
     check_neighbors,
     version_raised,
@@ -753,6 +756,8 @@ class Node:
             grpc_listeners=named_endpoints(grpc),
         )
 
+        if not config.remote_storage_url and agreed_version(self.metadata.image, registered) >= STORES_VERSION:
+            registered = replace(registered, has_store=False)
         assert self._coordinators is not None
         producer_ids = self._coordinators.producer_ids
         runs = FormerRuns(self._storage, self.logs.folder.file(RUNS_FILE))

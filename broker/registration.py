@@ -143,6 +143,11 @@ def version_raised(image: MetadataImage, registered: BrokerRegistered) -> list[M
     return [MetadataVersionRaised(agreed)] if agreed > image.version else []
 
 
+def agreed_version(image: MetadataImage, registered: BrokerRegistered) -> int:
+    """Return the version of the metadata once a node has registered."""
+    return max([image.version, *(each.version for each in version_raised(image, registered))])
+
+
 def _replicas_gone(image: MetadataImage, node_id: int, logs: LogManager) -> set[TopicPartition]:
     """Return a node's partitions that others have replicas of, too, and whose logs were here and are not.
 

@@ -72,6 +72,10 @@ class RemoteStatus(Protocol):
         """Return what was committed of diskless partitions."""
         ...
 
+    def throttled_s(self) -> Mapping[str, float]:
+        """Return for how many seconds copies, reads and appends waited for the quotas of the store."""
+        ...
+
     def troubles(self) -> Mapping[TopicPartition, str]:
         """Return the partitions for which something fails, and why."""
         ...

@@ -10,7 +10,7 @@ from semel.broker.config.listeners import ClientListener
 from semel.broker.config.sources import Address, advertised_address, parse_address
 from semel.broker.metadata.changes import LISTENERS_VERSION, BrokerRegistered, Endpoint
 from semel.broker.metadata.image import MetadataImage
-from semel.broker.registration import version_raised
+from semel.broker.registration import agreed_version
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.protocol.listener_names import DEFAULT_LISTENER
 from semel.protocol.schemes import with_scheme_of
@@ -67,8 +67,7 @@ def check_may_name_listeners(image: MetadataImage, registered: BrokerRegistered)
     """Raise `NodeStartError` where a node has listeners with names, and another could not read its registration."""
     if not registered.kafka_listeners and not registered.grpc_listeners:
         return
-    agreed = max([image.version, *(each.version for each in version_raised(image, registered))])
-    if agreed >= LISTENERS_VERSION:
+    if agreed_version(image, registered) >= LISTENERS_VERSION:
         return
     older = [
         str(each.node_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from semel.protocol.int_bounds import INT32_MAX
+from semel.protocol.int_bounds import INT32_MAX, INT64_MAX
 from semel.runtime.setting import ConfigError, PartConfig, setting
 
 
@@ -77,6 +77,40 @@ class RemoteStorageConfig(PartConfig):
         unit="bytes",
         minimum=16 << 20,
         long=True,
+    )
+
+    remote_log_manager_copy_max_bytes_per_second: int = setting(
+        INT64_MAX,
+        "How much a node copies to the remote storage, at most. It may go beyond that by one segment, and then waits. "
+        "What is appended to diskless topics is copied as well, once there is enough for a segment.",
+        unit="bytes",
+        minimum=1,
+        long=True,
+        dynamic=True,
+    )
+    remote_log_manager_fetch_max_bytes_per_second: int = setting(
+        INT64_MAX,
+        "How much a node reads from the remote storage for consumers, at most. Those who want more get nothing until "
+        "then, as at the end of a partition.",
+        unit="bytes",
+        minimum=1,
+        long=True,
+        dynamic=True,
+    )
+    remote_storage_put_requests_per_second: int = setting(
+        INT64_MAX,
+        "How many requests a node sends to write objects, at most: each costs. Copies wait; records of diskless topics "
+        "are gathered for longer, and producers are refused, to retry, where too many wait.",
+        minimum=1,
+        long=True,
+        dynamic=True,
+    )
+    remote_storage_get_requests_per_second: int = setting(
+        INT64_MAX,
+        "How many requests a node sends to read objects for consumers, at most: each costs.",
+        minimum=1,
+        long=True,
+        dynamic=True,
     )
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+_QUOTA_WINDOW: Final = "two seconds' worth may be taken at once after a quiet time, and no more"
 _NO_DISABLE: Final = "what is in the remote storage stays there: raise local.retention.ms to have it on the disk, too"
 _LEVEL: Final = "codecs are used at their default level"
 _FLUSH: Final = "the node's durability says what an acknowledgement promises"
@@ -26,6 +27,10 @@ INSTEAD: Final[Mapping[str, str]] = MappingProxyType(
         "preallocate": "segments grow as they are written",
         "remote.log.copy.disable": _NO_DISABLE,
         "remote.log.delete.on.disable": _NO_DISABLE,
+        "remote.log.manager.copy.quota.window.num": _QUOTA_WINDOW,
+        "remote.log.manager.copy.quota.window.size.seconds": _QUOTA_WINDOW,
+        "remote.log.manager.fetch.quota.window.num": _QUOTA_WINDOW,
+        "remote.log.manager.fetch.quota.window.size.seconds": _QUOTA_WINDOW,
         "remote.log.storage.system.enable": "use remote.storage.url",
         "remote.log.storage.manager.class.name": "use remote.storage.url",
         "segment.jitter.ms": "segments are begun when segment.ms is over",

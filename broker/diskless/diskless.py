@@ -30,6 +30,7 @@ from semel.broker.tiers.partition_tier import PartitionTier
 from semel.broker.tiers.remote_log import RemoteLog, RemoteSegment
 from semel.broker.tiers.remote_storage import RemoteStorage
 from semel.broker.tiers.restoring import batches_of, beginning_of, beginning_of_compacted
+from semel.broker.tiers.store_quotas import StoreQuotas
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, error_for
 from semel.protocol.ids import TopicPartition
 from semel.protocol.randomness import new_token
@@ -135,6 +136,10 @@ class Diskless:
     @property
     def store(self) -> ObjectStore:
         return self._storage.store
+
+    @property
+    def quotas(self) -> StoreQuotas:
+        return self._storage.quotas
 
     @property
     def key_prefix(self) -> str:

@@ -103,6 +103,7 @@ class Switching:
             return
         behind = log.segments.bytes_between(_begins(part), log.log_end_offset)
         if not self._is_told(part) or behind > BEHIND_MAX:
+            self._check_goes_on(partition)
             return
         await self._note_start(part)
         for _ in range(_ROUNDS_MAX):
@@ -128,6 +129,19 @@ class Switching:
                 partition.unseal()
         # From here on it takes nothing before the metadata says whether it is diskless: that would be lost.
         await self._say_so(part, epoch)
+
+    @staticmethod
+    def _check_goes_on(partition: Partition) -> None:
+        """Raise `SemelError` where it is not the next copies that the partition waits for, so that it can be seen."""
+        if partition.last_stable_offset < partition.high_watermark:
+            raise _not_now(
+                partition, f"a transaction is open from offset {partition.last_stable_offset} on (semel txn list)"
+            )
+        if partition.log_start_offset == partition.log_end_offset:
+            raise _not_now(
+                partition,
+                "all its records were deleted, and what is known of their producers goes with the next record",
+            )
 
     async def _note_start(self, part: PartitionTier) -> None:
         """Have the rows say where the log begins. What is below is in no segment, or is not wanted any more."""
@@ -204,6 +218,7 @@ class Switching:
         self._writer.busy.add(key)
         try:
             await place.ask(lambda: rows.begin_object(key, place.run, size, place.clock.now_ms()))
+            place.quotas.puts(size)  # counted, and not waited for: producers may have to wait for this
             await place.store.put(key, iter((data,)), size)
             await self._commit_entry(part, claim, Entry(at, next_offset, key, 0, size, checksum, b""))
         finally:

@@ -19,6 +19,7 @@ from semel.broker.config.node_config import NodeConfig
 from semel.broker.diskless.rows import Committed, DisklessRows, Entry, NewEntry, ObjectGoneError, PartitionKey
 from semel.broker.logs.partition import Partition
 from semel.broker.tiers.object_store import ObjectStore
+from semel.broker.tiers.store_quotas import APPEND, StoreQuotas
 from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import SemelError
 from semel.protocol.randomness import new_token
@@ -34,6 +35,8 @@ _ROWS_MAX: Final = 500
 """So many partitions one commit has at most."""
 _BURST_S: Final = 4
 """After a quiet time so many seconds' worth may be written to the database at once."""
+_THROTTLED_S_MAX: Final = 1.0
+"""It is looked so often whether the quota of requests was raised."""
 _AGAIN_S: Final = 0.1
 _AGAIN_S_MAX: Final = 2.0
 _KEY_BYTES: Final = 12
@@ -50,6 +53,9 @@ class Place(Protocol):
 
     @property
     def store(self) -> ObjectStore: ...
+
+    @property
+    def quotas(self) -> StoreQuotas: ...
 
     @property
     def rows(self) -> DisklessRows: ...
@@ -127,6 +133,8 @@ class Writer:
         self._pending: dict[Partition, _Pending] = {}
         self._gathered_since_s: float | None = None
         """When the oldest append came that waits for an object."""
+        self._throttled_since_s: float | None = None
+        """Since when an object waits for nothing but the quota of requests."""
         self._last: dict[Partition, asyncio.Task[None]] = {}
         """The last commit under way that has a part of a partition."""
         self._inline: asyncio.Task[None] | None = None
@@ -228,14 +236,22 @@ class Writer:
     def _look_after_gathered(self, gathered: list[_Pending]) -> None:
         """Begin an object where it is time, or see to it that this is looked at again."""
         if not gathered:
-            self._gathered_since_s = None
+            self._gathered_since_s = self._throttled_since_s = None
             return
         now_s, config = self._place.clock.monotonic(), self._place.config
         if self._gathered_since_s is None:
             self._gathered_since_s = now_s
         left_s = self._gathered_since_s + config.diskless_append_commit_interval_ms / 1000 - now_s
         is_much = sum(one.size_bytes for one in gathered) >= config.diskless_append_buffer_max_bytes
-        if (left_s <= 0 or is_much) and len(self._uploads) < _UPLOADS_MAX:
+        is_due = (left_s <= 0 or is_much) and len(self._uploads) < _UPLOADS_MAX
+        if is_due and (throttled_s := self._place.quotas.put_wait_s()) > 0:
+            if self._throttled_since_s is None:
+                self._throttled_since_s = now_s
+            self._wake_after(min(throttled_s, _THROTTLED_S_MAX))
+        elif is_due:
+            if self._throttled_since_s is not None:
+                self._place.quotas.throttled_s[APPEND] += now_s - self._throttled_since_s
+                self._throttled_since_s = None
             self._begin_object(gathered[:_ROWS_MAX])
             self._gathered_since_s = None
             if len(gathered) > _ROWS_MAX:
@@ -253,6 +269,7 @@ class Writer:
 
     def _begin_object(self, gathered: list[_Pending]) -> None:
         runs = [self._take(one) for one in gathered]
+        self._place.quotas.puts(sum(len(run.data) for run in runs))
         partitions = [run.pending.partition for run in runs]
         before: set[asyncio.Future[None]] = {self._last[each] for each in partitions if each in self._last}
         before |= {self._inlining[each] for each in partitions if each in self._inlining}

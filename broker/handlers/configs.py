@@ -23,6 +23,7 @@ from semel.broker.controller.membership import CORDONED_SETTING, MIN_ISR_SETTING
 from semel.broker.controller.newer_settings import check_all_know
 from semel.broker.handlers.topics.rules import (
     POLICY_SETTING,
+    check_all_have_store,
     check_may_switch,
     check_stays_uncompacted,
     check_topic_configs,
@@ -45,6 +46,7 @@ from semel.protocol.listener_names import DEFAULT_LISTENER
 from semel.runtime.setting import Setting, Value, ValueType
 
 _LISTENERS: Final = frozenset({"kafka.listen", "kafka.advertised", "grpc.listen", "grpc.advertised"})
+_NEED_STORES: Final = (REMOTE_SETTING, DISKLESS_SETTING)
 _FIXED_FOR_INTERNAL_TOPICS: Final = frozenset({"cleanup.policy", "message.timestamp.type", REMOTE_SETTING})
 
 
@@ -96,6 +98,9 @@ async def alter_configs(node: Services, request: AlterConfigsRequest) -> None:
             if request.replace and DISKLESS_SETTING not in request.values:
                 values.pop(DISKLESS_SETTING, None)  # a whole set of settings need not repeat what can't be changed
             _check_topic_change(node, topic, values)
+            merged = {**topic.configs, **values}
+            if any(_is_true(merged.get(name)) and not _is_true(topic.configs.get(name)) for name in _NEED_STORES):
+                check_all_have_store(node.config, image, merged)
             if topic.is_diskless or _is_true(values.get(DISKLESS_SETTING)):
                 policy = lasting_policy(node.config, {**topic.configs, **values})
                 if policy != topic.configs.get(POLICY_SETTING):

@@ -97,6 +97,7 @@ class BrokerRegistered:
     kafka_host, kafka_port, grpc_host, grpc_port: where clients reach its main listener of each protocol
     kafka_listeners, grpc_listeners: where they reach its listeners that have names, the main one first; none where
                                      it has the one that is named `default`. From `LISTENERS_VERSION` on
+    has_store: False where it has no remote storage. From `STORES_VERSION` on; before it, nobody said so
     """
 
     node_id: int
@@ -115,6 +116,7 @@ class BrokerRegistered:
     metadata_version: int = 1
     kafka_listeners: tuple[Endpoint, ...] = ()
     grpc_listeners: tuple[Endpoint, ...] = ()
+    has_store: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +340,8 @@ DISKLESS_VERSION: Final = 8
 """From this version on topics may be diskless: nodes read these settings, and elect any node to lead them."""
 SWITCHES_VERSION: Final = 9
 """From this version on topics may become diskless: a partition's state tells that its leader has yet to copy it."""
+STORES_VERSION: Final = 9
+"""From this version on a node says so where it has no remote storage."""
 LISTENERS_VERSION: Final = 6
 """From this version on nodes may have several listeners of one protocol, with names."""
 
@@ -351,6 +355,7 @@ ADDED_TO_REGISTRATIONS: Final = frozenset(
         "metadata_version",
         "kafka_listeners",
         "grpc_listeners",
+        "has_store",
     }
 )
 """Fields that older versions did not write."""

@@ -121,6 +121,7 @@ class BrokerImage:
     is_full: bool = False
     kafka_listeners: tuple[Endpoint, ...] = ()
     grpc_listeners: tuple[Endpoint, ...] = ()
+    has_store: bool = True
 
     def kafka_at(self, listener: str) -> Endpoint | None:
         """Return where clients of the Kafka listeners of this name reach it; None where it has none of the name."""

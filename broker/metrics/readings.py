@@ -293,6 +293,7 @@ class NodeReader:
         if tier is not None:
             yield _by("semel.remote.requests", tier.requests().items())
             yield _by("semel.remote.io", [("receive", tier.read_bytes), ("transmit", tier.sent_bytes)])
+            yield _by("semel.remote.throttle.time", tier.throttled_s().items())
             yield _plain("semel.remote.segments", tier.copied_segments)
             yield _plain("semel.remote.size", tier.stored_bytes())
             yield _plain("semel.remote.lag", tier.bytes_to_copy())

@@ -317,6 +317,11 @@ _TABLE: Final[tuple[tuple[str, tuple[Instrument, ...]], ...]] = (
                 "semel.remote.io", "By", _C, "Sent to the remote storage (transmit), and read from it (receive).",
                 (DIRECTION,),
             ),
+            Instrument(
+                "semel.remote.throttle.time", "s", _C,
+                "Waited for the quotas of the remote storage: copies (copy), reads (fetch), appends to diskless topics "
+                "(append).", (KIND,),
+            ),
             Instrument("semel.remote.segments", "{segment}", _C, "Segments copied to the remote storage."),
             Instrument(
                 "semel.remote.size", "By", _G,

@@ -210,9 +210,11 @@ class Copier:
         """Have in the remote storage what a compacted log has on the disk: new segments, and those that compaction has
         rewritten in place of what they were. Raises `SemelError`.
         """
-        while part.is_current and (stretch := changed_stretch(self._closed(part), part.remote)) is not None:
+        while part.is_current and changed_stretch(self._closed(part), part.remote) is not None:
             async with self._slots:
-                if not await self._copy_stretch(part, stretch):
+                await self._storage.quotas.wait_to_copy()
+                stretch = changed_stretch(self._closed(part), part.remote)
+                if stretch is None or not await self._copy_stretch(part, stretch):
                     return
 
     async def _copy_stretch(self, part: PartitionTier, stretch: Stretch) -> bool:
@@ -231,6 +233,7 @@ class Copier:
                     return False
                 self.busy.add(wanted.segment_id)
                 ids.append(wanted.segment_id)
+                storage.quotas.copies(size)
                 made.append(await self._upload(part, segment, wanted))
 
             def write(_: RemoteLog) -> RemoteLog:
@@ -288,6 +291,8 @@ class Copier:
         ends = part.partition.log_end_offset if part.is_switching else INT64_MAX
         while part.is_current and part.remote.end_offset < ends and self.next_segment(part) is not None:
             async with self._slots:
+                await self._storage.quotas.wait_to_copy()
                 segment = self.next_segment(part)
                 if segment is not None:
+                    self._storage.quotas.copies(segment.size)
                     await self.copy(part, segment)

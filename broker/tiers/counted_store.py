@@ -16,6 +16,11 @@ _KEYS_PER_LIST: Final = 1_000
 """So many keys one answer to a list has in S3."""
 
 
+def puts_of(size_bytes: int) -> int:
+    """Return how many puts an upload of so many bytes is."""
+    return 1 if size_bytes < PIECE_BYTES else 2 + -(-size_bytes // PIECE_BYTES)
+
+
 class CountedStore:
     """An object store with counts by kind, as S3 counts. Failed requests are among them; what the library repeats is
     not.

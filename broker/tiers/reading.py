@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
@@ -83,9 +83,21 @@ class _Load:
 class RemoteReader:
     """Reads the segments of all partitions of a node. `close` when the node stops."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, *, cache_bytes: int, executor: Executor | None = None) -> None:
-        """`executor` checks what was read, in place of threads of its own."""
+    def __init__(
+        self,
+        store: ObjectStore,
+        clock: Clock,
+        *,
+        cache_bytes: int,
+        executor: Executor | None = None,
+        admit: Callable[[int], Awaitable[None]] | None = None,
+    ) -> None:
+        """executor: checks what was read, in place of threads of its own
+
+        admit: waits until so many bytes may be read
+        """
         self._store = store
+        self._admit = admit
         self._clock = clock
         self._cache = ExtentCache(cache_bytes)
         self._threads: Executor = executor or Threads(2, "semel-remote")
@@ -267,7 +279,7 @@ class RemoteReader:
     async def _fetch_index(self, segment: RemoteSegment) -> SegmentIndex:
         begins, size_bytes = segment.index.position, segment.index.size_bytes + segment.aborted.size_bytes
         async with self._slots:
-            data = await self._store.read(segment.key, begins, size_bytes)  # the two lie one behind the other
+            data = await self._read(segment.key, begins, size_bytes)  # the two lie one behind the other
         border = segment.index.size_bytes
         index = await self._in_thread(lambda: SegmentIndex(segment, data[:border], data[border:]))
         self._cache.add_index(segment.segment_id, index)
@@ -319,7 +331,7 @@ class RemoteReader:
             reserved = await self._reserve(size_bytes, is_wanted)
             try:
                 async with self._slots:
-                    data = await self._store.read(segment.key, position, size_bytes)
+                    data = await self._read(segment.key, position, size_bytes, is_wanted)
                 extent = await self._in_thread(lambda data=data: Extent.of(data, position))  # type: ignore[misc]
                 if extent is not None:
                     self._cache.add(segment.segment_id, extent, self._clock.monotonic())
@@ -330,6 +342,15 @@ class RemoteReader:
             if not size_bytes < wanted <= min(segment.size_bytes - position, _BATCH_BYTES_MAX):
                 raise CorruptBatchError(f"the batch at position {position} of {segment.key} is damaged")
             size_bytes = wanted
+
+    async def _read(
+        self, key: str, position: int, size_bytes: int, is_wanted: Callable[[], bool] = lambda: True
+    ) -> bytes:
+        if self._admit is not None:
+            await self._admit(size_bytes)
+            if not is_wanted():
+                raise _UnwantedError
+        return await self._store.read(key, position, size_bytes)
 
     async def _reserve(self, size_bytes: int, is_wanted: Callable[[], bool]) -> int:
         """Wait until others have read what they asked for, or have not come for it. Returns what is reserved."""

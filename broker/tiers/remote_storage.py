@@ -13,6 +13,7 @@ from semel.broker.tiers.counted_store import CountedStore
 from semel.broker.tiers.object_store import ObjectStore
 from semel.broker.tiers.reading import RemoteReader
 from semel.broker.tiers.rows import RemoteRows
+from semel.broker.tiers.store_quotas import StoreQuotas
 from semel.runtime.threads import Threads
 
 T = TypeVar("T")
@@ -30,8 +31,14 @@ class RemoteStorage:
         self.since_ms = node.clock.now_ms()
         """Since when its requests are counted."""
         self.rows = rows
-        cache_bytes = node.config.remote_log_reader_cache_bytes
-        self.reader = RemoteReader(self.store, node.clock, cache_bytes=cache_bytes, executor=executor)
+        self.quotas = StoreQuotas(lambda: node.config, node.clock)
+        self.reader = RemoteReader(
+            self.store,
+            node.clock,
+            cache_bytes=node.config.remote_log_reader_cache_bytes,
+            executor=executor,
+            admit=self.quotas.fetch,
+        )
         self._database: Executor = executor or Threads(1, "semel-remote-rows")
         self._files: Executor = executor or Threads(1, "semel-remote-files")
 

@@ -156,6 +156,9 @@ class Tier:
     def requests(self) -> dict[str, int]:
         return dict(self.storage.store.requests)
 
+    def throttled_s(self) -> dict[str, float]:
+        return dict(self.storage.quotas.throttled_s)
+
     def stored_bytes(self) -> int:
         return sum(one.remote.stored_bytes for one in self.parts() if one.partition.leader is not None)
 

@@ -19,6 +19,7 @@ from semel.broker.controller.newer_settings import check_all_know
 from semel.broker.handlers.topics.descriptions import describe_topic
 from semel.broker.handlers.topics.replica_placement import placed_as_assigned, placed_by_rule
 from semel.broker.handlers.topics.rules import (
+    check_all_have_store,
     check_topic_configs,
     check_topic_name,
     collides,
@@ -147,6 +148,7 @@ class _Creation:
         topic = with_storage(self._config, topic)
         states = _states(self._config, self._image, topic, self._partition_count)
         check_topic_configs(self._config, topic.configs)
+        check_all_have_store(self._config, self._image, topic.configs)
         check_all_know(self._image, topic.configs)
         self._mutations.take(topic.name, len(states))
         return TopicCreated(topic.name, new_topic_id(), states, dict(topic.configs))

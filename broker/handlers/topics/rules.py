@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from semel.broker.config.node_config import TOPIC_DEFAULTS, TOPIC_SETTINGS, NodeConfig, value_of
 from semel.broker.config.sources import unknown_setting
 from semel.broker.log.config import LogConfig
-from semel.broker.metadata.image import DISKLESS_SETTING, REMOTE_SETTING, TopicImage
+from semel.broker.metadata.image import DISKLESS_SETTING, REMOTE_SETTING, MetadataImage, TopicImage
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC
@@ -20,6 +20,7 @@ NAME_LENGTH_MAX: Final = 249
 """The folder `<topic>-<partition>` and a suffix for deletion must fit into a file name."""
 
 POLICY_SETTING: Final = "cleanup.policy"
+_NAMED_MAX: Final = 10
 
 RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
 
@@ -67,6 +68,22 @@ def check_topic_configs(config: NodeConfig, configs: Mapping[str, str]) -> None:
         raise UsageError(
             f"{wanted}.enable=true needs a node with remote storage: start all nodes with remote.storage.url, for "
             "example s3://my-bucket/semel",
+            ErrorCode.INVALID_CONFIG,
+        )
+
+
+def check_all_have_store(config: NodeConfig, image: MetadataImage, configs: Mapping[str, str | None]) -> None:
+    """Raise `UsageError` (INVALID_CONFIG) where a topic is to have remote storage, and nodes have none: any of them may
+    have to lead it.
+    """
+    log_config = topic_log_config(config, {name: value for name, value in configs.items() if value is not None})
+    without = sorted(broker.node_id for broker in image.brokers.values() if not broker.has_store)
+    if log_config.has_remote and without:
+        wanted = "diskless" if log_config.diskless_enable else "remote.storage"
+        named = ", ".join(map(str, without[:_NAMED_MAX])) + (", ..." if len(without) > _NAMED_MAX else "")
+        raise UsageError(
+            f"{wanted}.enable=true needs remote storage on all nodes, and these have none: {named}. Start them with "
+            "the remote.storage.url of the others; or remove those that are gone for good: semel node remove ID",
             ErrorCode.INVALID_CONFIG,
         )
 

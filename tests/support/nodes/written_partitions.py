@@ -16,6 +16,7 @@ from semel.broker.diskless.writer import Writer
 from semel.broker.logs.partition import Partition
 from semel.broker.metadata.database import MetadataUnavailableError
 from semel.broker.metadata.store import sqlite_url
+from semel.broker.tiers.store_quotas import StoreQuotas
 from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicId, TopicPartition
@@ -72,6 +73,7 @@ class WrittenPlace:
         )
         self.clock = clock or SystemClock()
         self.store = MemoryObjects()
+        self.quotas = StoreQuotas(lambda: self.config, self.clock)
         self.rows = DisklessRows(sqlite_url(str(folder / "rows.sqlite")))
         self.rows.create()
         self.fault: Callable[[int], str] = lambda number: ""

@@ -26,15 +26,16 @@ from semel.broker.handlers import configs as configs_module
 from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.delete_records import begin_deletion, confirm_deletion
 from semel.broker.handlers.reassignments import reassign
-from semel.broker.handlers.topics.changes import MorePartitions, create_partitions_of_many
+from semel.broker.handlers.topics.changes import MorePartitions, create_partitions_of_many, create_topics
 from semel.broker.logs.manager import NewPartition
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.database import MetadataUnavailableError
 from semel.broker.node import Node
 from semel.broker.tiers.partition_tier import PartitionTier
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
+from semel.protocol.api.topics import NewTopic
 from semel.protocol.crc32c import crc32c
-from semel.protocol.errors import ErrorCode, RetriableError, SemelError
+from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 
 SEEDS = int(os.environ.get("SEMEL_SWITCHING_SEEDS", "4"))
@@ -186,6 +187,28 @@ def test_T2_L1_a_transaction_that_was_open_is_ended_afterwards(tmp_path: Path) -
     run(tmp_path, test)
 
 
+def test_L1_it_is_said_that_much_waits_for_a_transaction_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switching_module, "BEHIND_MAX", 1_000)
+
+    async def test(world: FaultyCluster) -> None:
+        made, producer = world.made, ProducerIdAndEpoch(7, 0)
+        node = await world.leader_of(T0)
+        partition = partition_of(node)
+        partition.append(bytearray(batch(b"before")))
+        data = batch(b"." * 2_000, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+        await partition.wait_committed(partition.append(bytearray(data), verified=True).last_offset)
+        await alter_configs(made.any(), make_diskless())
+        await made.until(lambda: "a transaction is open from offset 1 on" in error_of(node))
+        assert not is_diskless(made)
+        offset = partition.append_marker(producer, 0, True)
+        assert offset is not None
+        await made.until(lambda: is_diskless(made))
+
+    run(tmp_path, test)
+
+
 def test_D6_a_topic_with_nothing_in_it_becomes_diskless(tmp_path: Path) -> None:
     async def test(world: FaultyCluster) -> None:
         made, one = world.made, Written(0)
@@ -210,7 +233,7 @@ def test_P7_a_log_whose_records_are_all_deleted_waits_for_one_that_tells_of_its_
         assert len(partition_of(node).log.segments) == 1
         one.start = one.maybe_start = 8
         await alter_configs(made.any(), make_diskless())
-        await asyncio.sleep(2 * 0.5)
+        await made.until(lambda: "all its records were deleted" in error_of(node))
         assert not is_diskless(made)
         await write(world, one, 1)
         await made.until(lambda: is_diskless(made))
@@ -461,9 +484,17 @@ def test_D1_a_leader_without_a_store_goes_on_with_what_is_on_the_disks(tmp_path:
             await made.in_sync(T0, 1, 2, 3)
             if made.state(T0).leader == leader:
                 break
-        await alter_configs(
-            next(each for each in made.nodes.values() if each.config.node_id != leader), make_diskless()
-        )
+        other = next(each for each in made.nodes.values() if each.config.node_id != leader)
+        with pytest.raises(
+            UsageError, match=f"needs remote storage on all nodes, and these have none: {leader}. Start"
+        ):
+            await alter_configs(other, make_diskless())
+        for setting in ("diskless.enable", "remote.storage.enable"):
+            (refused,) = await create_topics(other, [NewTopic("u", configs={setting: "true"})])
+            assert refused.error is ErrorCode.INVALID_CONFIG
+        with pytest.MonkeyPatch.context() as patch:  # as where a node said nothing of it: an older version
+            patch.setattr(configs_module, "check_all_have_store", lambda *given: None)
+            await alter_configs(other, make_diskless())
         await write(world, one, 3)
         assert not is_diskless(made)
         await made.stop(leader)

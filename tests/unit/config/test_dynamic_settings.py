@@ -22,6 +22,7 @@ from semel.broker.log.config import AppendOrigin
 from semel.broker.logs.maintenance import LogMaintenance
 from semel.broker.logs.replication_quota import ReplicationQuota
 from semel.broker.node import Node
+from semel.broker.tiers.store_quotas import StoreQuotas
 from semel.protocol.acls import Acl, AclOperation, AclPermission, PatternType
 from semel.protocol.acls import ResourceType as AclResourceType
 from semel.protocol.api.metadata import ALL_NODES, AlterConfigsRequest, ResourceType
@@ -232,6 +233,39 @@ async def gets_no_replicas(node: Node, change: Set) -> None:
     assert "only 0 nodes may get replicas (none): start more nodes" in meanwhile.message
 
 
+async def bounds_copies(node: Node, change: Set) -> None:
+    quotas = StoreQuotas(lambda: node.config, node.clock)
+    quotas.copies(10_000)
+    await asyncio.wait_for(quotas.wait_to_copy(), 10)
+    await change("1")
+    quotas.copies(10_000)
+    assert quotas._copy_wait_s() > 5_000
+    await change(None)
+    await asyncio.wait_for(quotas.wait_to_copy(), 10)
+
+
+async def bounds_reads(node: Node, change: Set) -> None:
+    quotas = StoreQuotas(lambda: node.config, node.clock)
+    await asyncio.wait_for(quotas.fetch(10_000), 10)
+    await change("1")
+    for _ in range(3):
+        quotas._gets.take(1, node.config.remote_storage_get_requests_per_second, node.clock.monotonic())
+    quotas._fetched.take(10_000, node.config.remote_log_manager_fetch_max_bytes_per_second, node.clock.monotonic())
+    assert quotas._fetch_wait_s() > 0
+    await change(None)
+    await asyncio.wait_for(quotas.fetch(10_000), 10)
+
+
+async def bounds_puts(node: Node, change: Set) -> None:
+    quotas = StoreQuotas(lambda: node.config, node.clock)
+    assert quotas.put_wait_s() == 0
+    await change("1")
+    quotas.puts(1 << 30)
+    assert quotas.put_wait_s() > 100
+    await change(None)
+    assert quotas.put_wait_s() == 0
+
+
 EFFECTS: dict[str, Callable[[Node, Set], Awaitable[None]]] = {
     "log.cleaner.backoff.ms": looks_for_logs_to_compact,
     "log.flush.interval.ms": flushes,
@@ -251,6 +285,10 @@ EFFECTS: dict[str, Callable[[Node, Set], Awaitable[None]]] = {
     "shutdown.grace.ms": waits_at_the_end,
     "leader.replication.throttled.rate": throttles_as_leader,
     "follower.replication.throttled.rate": throttles_as_follower,
+    "remote.log.manager.copy.max.bytes.per.second": bounds_copies,
+    "remote.log.manager.fetch.max.bytes.per.second": bounds_reads,
+    "remote.storage.put.requests.per.second": bounds_puts,
+    "remote.storage.get.requests.per.second": bounds_reads,
 }
 OF_ONE_NODE = {"cordoned.log.dirs": gets_no_replicas}
 

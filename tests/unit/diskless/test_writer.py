@@ -17,6 +17,8 @@ from semel.runtime.clock import ManualClock
 
 LARGE = 20_000
 """More than goes into a row."""
+MUCH = 64 << 10
+"""More than is gathered where diskless.append.buffer.max.bytes says so."""
 
 
 @pytest.fixture(autouse=True)
@@ -225,6 +227,37 @@ def test_more_than_the_budget_goes_to_objects_until_time_has_passed(tmp_path: Pa
 
     clock = ManualClock()
     run(tmp_path, test, clock=clock, diskless_inline_bytes_per_second=1_000, diskless_append_commit_interval_ms=5)
+
+
+def test_over_the_quota_of_requests_records_are_gathered_for_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "_THROTTLED_S_MAX", 0.001)
+
+    async def test(place: WrittenPlace) -> None:
+        one, other = place.partitions
+        for _ in range(2):
+            one.append(b"a" * MUCH)
+            await place.done()
+        assert place.store.requests["put"] == 2, "after a quiet time two seconds' worth may be written at once"
+        one.append(b"b" * MUCH)
+        await place.done()
+        one.append(b"c" * MUCH)
+        await turns()
+        other.append(b"d" * MUCH)
+        await asyncio.sleep(0.02)
+        assert place.store.requests["put"] == 3
+        assert not one.is_done
+        clock.advance(ms=1_000)
+        await place.done()
+        assert place.store.requests["put"] == 4, "what was appended meanwhile is one object"
+        assert place.quotas.throttled_s["append"] > 0
+
+    clock = ManualClock()
+    run(
+        tmp_path, test, clock=clock, partitions=2, remote_storage_put_requests_per_second=1,
+        diskless_append_buffer_max_bytes=MUCH,
+    )  # fmt: skip
 
 
 class TickingClock(ManualClock):

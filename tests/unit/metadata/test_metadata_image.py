@@ -73,7 +73,7 @@ CHANGES: list[Change] = [
     BrokerFenced(2, 11),
     BrokerUnfenced(2, 11),
     MetadataVersionRaised(1),
-    BrokerRegistered(3, "c1", "dir3", "c", 9092, "c", 9094),
+    BrokerRegistered(3, "c1", "dir3", "c", 9092, "c", 9094, has_store=False),
     ConfigsChanged("BROKER", "3", {"num.partitions": "4"}),
     BrokerUnregistered(3, 19),
     AclsChanged(added=(acl("READ", "topic:orders"), acl("ALL", "group:g-*", denies=True))),
