@@ -2,6 +2,7 @@
 
     python -P bench/diskless.py           about two minutes; PostgreSQL has to be installed
     python -P bench/diskless.py --quick   once and small: does it still run?
+    python -P bench/diskless.py --growth 10000000   what many entries leave behind; about ten minutes
 
 The store's PUT takes 80 ms, 300 ms at the 99th percentile, its GET 20 and 100. The client is librdkafka, in this
 process, beside the node: both share the machine's cores with PostgreSQL.
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import sqlalchemy as sa
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from harness import Figure, data_folder, machine, number, percentile, print_table, write_json
 
@@ -34,6 +36,9 @@ RECORD_BYTES: Final = 1_000
 PARTITIONS: Final = 8
 TOPIC: Final = "events"
 ON_DISK: Final = "switched"
+MANY: Final = 500
+"""So many partitions one commit has at most."""
+TRIMMED_EVERY: Final = 100
 GIB: Final = 1 << 30
 MONTH_S: Final = 30 * 86_400
 PUT_COSTS, GIB_MONTH_COSTS, ZONE_GIB_COSTS = 0.005 / 1_000, 0.023, 0.02
@@ -177,6 +182,40 @@ def statements(url: str, partitions: int, count: int) -> list[float]:
     return took
 
 
+def growth(url: str, entries: int) -> list[Figure]:
+    """Commit so many entries to 500 partitions, which are trimmed as segments take them, and compare the first tenth
+    with the last: what is gone must cost nothing.
+    """
+    rows, engine = DisklessRows(url), sa.create_engine(url)
+    topic_id, data = uuid.uuid4(), b"x" * 200
+    keys = [(topic_id, each) for each in range(MANY)]
+    for key in keys:
+        assert rows.claim(key, "bench", 0, 1)
+    commits = entries // MANY
+    took: list[float] = []
+    sizes: list[int] = []
+    for at in range(commits):
+        entry = Entry(at, at + 1, "", 0, len(data), crc32c(data), data)
+        begun = time.monotonic()
+        assert len(rows.commit([NewEntry(key, "bench", entry) for key in keys]).led) == MANY
+        took.append((time.monotonic() - begun) * 1_000)
+        if at % TRIMMED_EVERY == TRIMMED_EVERY - 1:
+            for key in keys:
+                rows.trim(key, at + 1)
+        if (at + 1) % max(commits // 10, 1) == 0:
+            with engine.connect() as connection:
+                sizes.append(connection.scalar(sa.text("SELECT pg_database_size(current_database())")) or 0)
+            print(f"{(at + 1) * MANY:,} entries: {sizes[-1] / (1 << 20):.0f} MiB in the database", file=sys.stderr)
+    rows.close()
+    engine.dispose()
+    tenth = max(commits // 10, 1)
+    found: list[Figure] = []
+    for name, part, size in (("first", took[:tenth], sizes[0]), ("last", took[-tenth:], sizes[-1])):
+        found += latency(f"{commits * MANY:,} entries, the {name} tenth: a commit of {MANY}", part)
+        found.append(Figure("diskless", f"the database after the {name} tenth", size / (1 << 20), "MiB"))
+    return found
+
+
 def take_over(node: Running, folder: str, url: str) -> tuple[Running, float]:
     """Kill a node, and return another one on the same rows, with the seconds until it serves what it has read.
 
@@ -221,6 +260,7 @@ def costs(objects_a_second: float, segment_puts: float) -> list[Figure]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--growth", type=int, metavar="ENTRIES", help="commit so many entries alone, 10000000 say")
     parser.add_argument("--rate", type=float, default=20.0, metavar="MB/s")
     arguments = parser.parse_args()
     seconds, rate = (3.0, 5.0) if arguments.quick else (20.0, arguments.rate)
@@ -232,6 +272,12 @@ def main() -> None:
     figures: list[Figure] = []
     try:
         url, _ = database.link()
+        if arguments.growth:
+            rows = DisklessRows(url)
+            rows.create()
+            rows.close()
+            print_table(growth(url, arguments.growth))
+            return
         with data_folder() as folder:
             os.mkdir(folder)
             node = Running(folder, url)

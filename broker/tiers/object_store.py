@@ -19,9 +19,9 @@ from semel.runtime.threads import Threads
 
 T = TypeVar("T")
 
-PIECE_BYTES: Final = 8 << 20
-"""What one part of an upload has."""
-_PIECES_AT_ONCE: Final = 4
+PIECE_BYTES: Final = 16 << 20
+"""What one part of an upload has. What is smaller is one request."""
+_PIECES_AT_ONCE: Final = 2
 _CALLS_AT_ONCE: Final = 16
 _BYTES_PER_TIMEOUT: Final = 32 << 20
 _SCHEMES: Final = ("s3", "gs", "az", "file")
