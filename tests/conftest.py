@@ -11,20 +11,25 @@ import pytest
 from xdist.scheduler import LoadGroupScheduling
 
 ROOT: Final = Path(__file__).parents[1]
-ONE_WORKER: Final = ("tests/containers/", "tests/spark/")
-"""Folders whose tests share what is made once in a session: an image and its engine, a Spark session."""
+ONE_WORKER: Final = (
+    "tests/containers/",
+    "tests/docs/test_build.py",
+    "tests/spark/",
+    "tests/unit/project/test_packaging.py",
+)
+"""Folders and files whose tests share what is made once: an image with its engine, a Spark session, pages, archives."""
 
 
-class _FolderScheduling(LoadGroupScheduling):
+class _SharedScheduling(LoadGroupScheduling):
     """pytest-xdist's marker `xdist_group` has no effect from pytest 9.2 on: it changes an id that is no longer used."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((folder for folder in ONE_WORKER if nodeid.startswith(folder)), nodeid)
+        return next((place for place in ONE_WORKER if nodeid.startswith(place)), nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling | None:
-    return _FolderScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
+    return _SharedScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def pytest_sessionstart() -> None:

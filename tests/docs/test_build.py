@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 SPHINX = (sys.executable, "-P", "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.xdist_group("docs")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

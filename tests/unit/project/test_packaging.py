@@ -17,7 +17,6 @@ import archives
 import pytest
 
 ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.xdist_group("sdist")  # the archive is built once
 
 
 def built(folder: Path, *command: str) -> None:
