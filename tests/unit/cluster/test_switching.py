@@ -25,9 +25,11 @@ from semel.broker.diskless.switching import Switching
 from semel.broker.handlers import configs as configs_module
 from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.delete_records import begin_deletion, confirm_deletion
+from semel.broker.handlers.leadership import elect_leaders
 from semel.broker.handlers.reassignments import reassign
 from semel.broker.handlers.topics.changes import MorePartitions, create_partitions_of_many, create_topics
 from semel.broker.logs.manager import NewPartition
+from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.database import MetadataUnavailableError
 from semel.broker.node import Node
@@ -460,6 +462,52 @@ def test_R2_with_too_few_replicas_in_sync_producers_are_not_kept_out(tmp_path: P
                 await made.start(node_id)
         await made.until(lambda: is_diskless(made))
         assert [value for _, value in await world.read(T0, 0, committed=False)][-1:] == [b"by acks=1"]
+
+    run(tmp_path, test)
+
+
+def test_R3_after_an_unclean_election_what_the_lost_leader_had_copied_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, all_committed = True, Switching._all_committed
+
+    async def committed(self: Switching, partition: Partition) -> None:
+        if held:
+            raise RetriableError("not yet, as planned", ErrorCode.KAFKA_STORAGE_ERROR)
+        await all_committed(self, partition)
+
+    monkeypatch.setattr(Switching, "_all_committed", committed)
+
+    async def test(world: FaultyCluster) -> None:
+        nonlocal held
+        made, one = world.made, Written(0)
+        await alter_configs(made.any(), AlterConfigsRequest(ResourceType.TOPIC, "t", {"min.insync.replicas": "1"}))
+        await write(world, one, 2)
+        leader = made.state(T0).leader
+        others = [each for each in (1, 2, 3) if each != leader]
+        for node_id in others:
+            await made.stop(node_id)
+        await made.in_sync(T0, leader)
+        lost = Written(0)
+        lost.sequence = one.sequence
+        await write(world, lost, 3)
+        node = made.nodes[leader]
+        await alter_configs(node, make_diskless())
+        await made.until(lambda: "as planned" in error_of(node))
+        key = partition_of(node).topic_id, 0
+        assert (await diskless_of(node).ask(lambda: diskless_of(node).rows.load(key))).end_offset == 5
+        await made.kill(leader)
+        for node_id in others:
+            await made.start(node_id)
+        await made.until(lambda: made.state(T0).leader == -1 and len(made.nodes) == 2)
+        held = False
+        assert await elect_leaders(made.nodes[others[0]], [T0], unclean=True) == {T0: None}
+        await made.until(lambda: is_diskless(made))
+        await write(world, one, 2)
+        assert len(await world.read(T0, 0, committed=False)) == 4
+        await made.start(leader)
+        await without_disks(world)
+        await check(world, one)
 
     run(tmp_path, test)
 
