@@ -23,6 +23,7 @@ from semel.cli.common import (
     print_json,
     print_table,
 )
+from semel.cli.live import watchable
 from semel.cli.moving import Yes
 from semel.protocol.acls import (
     CLUSTER_NAME,
@@ -166,6 +167,7 @@ def add(
 
 @app.command("list", epilog=examples("semel acl list", "semel acl list --principal User:alice --json"))
 @fails_well
+@watchable
 def list_acls(
     principal: Annotated[
         str | None, _several("--principal", "User:NAME", "Only those of this user; User:* are everybody's.")

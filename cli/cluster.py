@@ -26,6 +26,7 @@ from semel.cli.common import (
     print_json,
     print_table,
 )
+from semel.cli.live import watchable
 from semel.cli.moving import (
     AT_ONCE,
     AtOnce,
@@ -77,6 +78,7 @@ def cluster() -> None:
     )
 )
 @fails_well
+@watchable
 def status(
     limit: Annotated[
         int, typer.Option(min=1, max=1000, metavar="N", help="How many partitions, and topics, to list.")

@@ -33,6 +33,7 @@ from semel.cli.common import (
     rows_of,
     state_of,
 )
+from semel.cli.live import watchable
 from semel.cli.moments import MOMENT_FORMS, parse_moment
 from semel.protocol.errors import UsageError
 from semel.protocol.ids import TopicPartition
@@ -54,6 +55,7 @@ GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")
 
 @app.command("list", epilog=examples("semel group list --state Stable"))
 @fails_well
+@watchable
 def list_groups(
     state: Annotated[
         list[str] | None,
@@ -83,6 +85,7 @@ def list_groups(
 
 @app.command(epilog=examples("semel group describe enrich"))
 @fails_well
+@watchable
 def describe(group: GroupId, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
     """Show a group's members, its committed offsets, and its lag in each partition."""
     with open_admin(bootstrap) as admin:

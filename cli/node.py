@@ -25,6 +25,7 @@ from semel.cli.common import (
     print_json,
     print_table,
 )
+from semel.cli.live import watchable
 from semel.cli.moving import (
     AT_ONCE,
     AtOnce,
@@ -51,6 +52,7 @@ NodeId = Annotated[int, typer.Argument(metavar="NODE", min=0, max=INT32_MAX, hel
 
 @app.command("list", epilog=examples("semel node list --json"))
 @fails_well
+@watchable
 def list_nodes(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
     """List the nodes with what is on their disks.
 

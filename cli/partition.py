@@ -27,6 +27,7 @@ from semel.cli.common import (
     print_table,
     rows_of,
 )
+from semel.cli.live import watchable
 from semel.cli.move_progress import copied_bytes, waits_for
 from semel.cli.moving import (
     AT_ONCE,
@@ -95,7 +96,7 @@ def move(
     The new replicas copy the partition first. When they are in sync the others leave, and the first of the new ones
     leads. A move waits for nodes that are away, and can be cancelled until it is complete.
     """
-    from semel.sdk.balancing.carrying_out import sizes_of
+    from semel.sdk.admin.rates import sizes_of
     from semel.sdk.balancing.results import Move
     from semel.sdk.balancing.throttling import MoveThrottle
 
@@ -132,6 +133,7 @@ def move(
 
 @app.command(epilog=examples("semel partition moves --json", "semel partition moves --remove-throttle"))
 @fails_well
+@watchable
 def moves(
     remove_throttle: Annotated[
         bool,

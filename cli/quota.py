@@ -21,6 +21,7 @@ from semel.cli.common import (
     print_json,
     print_table,
 )
+from semel.cli.live import watchable
 from semel.cli.moving import Yes
 from semel.protocol.errors import UsageError
 from semel.protocol.quotas import (
@@ -133,6 +134,7 @@ def set_quota(
 
 @app.command("list", epilog=examples("semel quota list", "semel quota list --user alice --json"))
 @fails_well
+@watchable
 def list_quotas(
     user: User = None,
     default_user: DefaultUser = False,

@@ -23,6 +23,7 @@ from semel.cli.common import (
     print_json,
     print_table,
 )
+from semel.cli.live import watchable
 from semel.protocol.delegation_tokens import DelegationToken
 from semel.protocol.errors import UsageError
 from semel.protocol.wording import moment
@@ -96,6 +97,7 @@ def create(
 
 @app.command("list", epilog=examples("semel token list", "semel token list --owner User:alice --json"))
 @fails_well
+@watchable
 def list_tokens(
     owner: Annotated[
         list[str] | None,

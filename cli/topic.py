@@ -28,6 +28,7 @@ from semel.cli.common import (
     rows_of,
     state_of,
 )
+from semel.cli.live import watchable
 from semel.protocol.errors import SemelError, UsageError
 from semel.protocol.ids import NO_LEADER, TopicPartition, format_topic_id
 from semel.protocol.wording import partition_argument
@@ -118,6 +119,7 @@ def create(
 
 @app.command("list", epilog=examples("semel topic list --json"))
 @fails_well
+@watchable
 def list_topics(
     internal: Annotated[bool, typer.Option("--internal", help="List internal topics too.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -138,6 +140,7 @@ def list_topics(
 
 @app.command(epilog=examples("semel topic describe orders"))
 @fails_well
+@watchable
 def describe(name: Name, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = False) -> None:
     """Show a topic's partitions: who leads them, where they are, and their offsets; and its changed settings.
 

@@ -31,6 +31,7 @@ from semel.cli.common import (
     print_json,
     print_table,
 )
+from semel.cli.live import watchable
 from semel.protocol.api.commit_decisions import NAME_BYTES_MAX
 from semel.protocol.api.diagnostic_limits import HISTORY_LIMIT_MAX
 from semel.protocol.api.shared_transactions import SharedDescription
@@ -70,6 +71,7 @@ Shared = Annotated[
 
 @app.command("list", epilog=examples("semel txn list --state Ongoing --longer-than 1m"))
 @fails_well
+@watchable
 def list_transactions(
     state: Annotated[
         list[str] | None,

@@ -21,6 +21,7 @@ from semel.cli.common import (
     print_json,
     print_table,
 )
+from semel.cli.live import watchable
 from semel.protocol.errors import ErrorCode, FatalError, UsageError
 
 app = command_app("Add, change, remove and list the users that a node serves, in the cluster or in a file.")
@@ -118,6 +119,7 @@ def remove(
 
 @app.command("list", epilog=examples("semel user list", "semel user list --file users --json"))
 @fails_well
+@watchable
 def list_users(
     context: typer.Context, file: UsersFile = None, as_json: AsJson = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
 ) -> None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import NO_LEADER, TopicPartition
+from semel.sdk.admin.rates import fetched_between, sizes_of
 from semel.sdk.balancing.model import ClusterModel, NodeModel, PartitionModel
 from semel.sdk.balancing.results import Move
 
 if TYPE_CHECKING:
     from semel.sdk.admin.api import Admin
-    from semel.sdk.admin.cluster_calls import ReplicasOfNodes
 
 _LOOK_EVERY_S: Final = 0.5
 _ORDERS_AT_ONCE: Final = 500
@@ -79,33 +79,6 @@ def read_cluster(
         return ClusterModel(tuple(nodes), tuple(partitions))
     except ValueError as error:
         raise RetriableError(f"the cluster changed while it was read ({error}): try again") from error
-
-
-def sizes_of(replicas: ReplicasOfNodes) -> dict[TopicPartition, int]:
-    """Return the size of each partition: that of its largest replica, because one that is still copied has less."""
-    found: dict[TopicPartition, int] = {}
-    for here in replicas.nodes.values():
-        for tp, size_bytes in here.sizes.items():
-            found[tp] = max(size_bytes, found.get(tp, 0))
-    return found
-
-
-def fetched_between(before: ReplicasOfNodes, after: ReplicasOfNodes) -> Counter[TopicPartition]:
-    """Return how many bytes consumers were sent of each partition from one look at the nodes to the next, by all nodes.
-
-    A node's count that went back began again, because the node did or the replica was moved to it: what it has now was
-    sent since. So was that of a replica which the node did not have before. Of a node that could not be asked before
-    nothing is known: what it counts may be of days.
-    """
-    found: Counter[TopicPartition] = Counter()
-    for node_id, here in after.nodes.items():
-        was_here = before.nodes.get(node_id)
-        if was_here is None:
-            continue
-        for tp, count in here.fetched_bytes.items():
-            was = was_here.fetched_bytes.get(tp, 0)
-            found[tp] += count - was if count >= was else count
-    return found
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ def completed(*words: str) -> list[str]:
 
 def test_commands_are_completed_with_what_they_do() -> None:
     assert completed("") == list(COMMANDS)
-    assert completed("top") == ["topic"]
+    assert completed("top") == ["topic", "top"]
     assert completed("topic", "de") == ["describe", "delete-records", "delete"]
     (found,) = candidates(get_command(app), ["txn", "fin"], lambda *_: [])
     assert found.help == "Finish a transaction that blocks readers and that nothing else will finish"
