@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from semel.broker.config.node_config import NodeConfig
@@ -84,17 +84,20 @@ def dry_run_start(
     image: MetadataImage | None,
     node_id: int,
     is_alone: bool = False,
+    may_be_remote: bool = False,
     progress: Callable[[int, int, TopicPartition], None] | None = None,
 ) -> DryRun:
     """Start the logs in `data_dir`. Nothing is raised for what is wrong with them: the dry run says it.
 
-    is_alone: see `verify`
+    is_alone:      see `verify`
+    may_be_remote: nobody says which topics have a remote storage: that first segments are lost can't be told then
     """
     config = NodeConfig()
 
     def log_config(tp: TopicPartition, topic_id: TopicId) -> LogConfig:
         topic = None if image is None else image.topic_by_id(topic_id)
-        return partition_log_configs(config, topic)(tp.partition)
+        found = partition_log_configs(config, topic)(tp.partition)
+        return replace(found, remote_storage_enable=True) if may_be_remote else found
 
     def is_only_replica(tp: TopicPartition, topic_id: TopicId) -> bool:
         """Only of such a log it can be told that something is lost: another replica may have been cut to follow."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from semel.broker.inspection.findings import Check, Findings, Severity
 from semel.broker.inspection.internal_topics import decode_internal
 from semel.broker.log.partition_log import PartitionLog
+from semel.broker.metadata.image import MetadataImage
 from semel.protocol.batch_header import BatchHeader, iter_batches
 from semel.protocol.corruption import CorruptDataError
 from semel.protocol.errors import SemelError
@@ -38,6 +39,8 @@ class CoordinatorView:
     """Partitions of which not all could be read: what they say of a transaction is not known."""
     holders: frozenset[int] = frozenset()
     """The producer ids that have a transaction open on a partition."""
+    has_all: bool = True
+    """Whether no partition of it is on other nodes alone."""
     records: list[TransactionMetadata] = field(default_factory=list)
     """All that the logs say of these, each log in its order."""
 
@@ -58,20 +61,24 @@ def read_log(log: PartitionLog) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def check_transactions(
-    logs: Mapping[TopicPartition, PartitionLog], findings: Findings, *, knows_topics: bool
+    logs: Mapping[TopicPartition, PartitionLog], findings: Findings, image: MetadataImage | None
 ) -> CoordinatorView:
     """Read the coordinators' topics, and look for transactions that nobody will end.
 
-    knows_topics: the metadata was read, so that a coordinator's log that is not here is none that there should be
+    A diskless partition is only a copy here, of what its leader knew when this node was that: of those nothing is told.
+
+    image: None where the metadata could not be read
     """
+    copies = _copies(image)
+    all_logs, logs = logs, {tp: log for tp, log in logs.items() if tp not in copies}
     holders = {holder for log in logs.values() for holder in log.producer_state.open_transactions.values()}
-    view = CoordinatorView(holders=frozenset(holders))
-    for tp, log in sorted(logs.items()):
+    view = CoordinatorView(holders=frozenset(holders), has_all=_has_all_coordinators(image, logs))
+    for tp, log in sorted(all_logs.items()):
         if tp.topic == TRANSACTIONS_TOPIC:
-            _TransactionLog(log, view, findings).read()
+            _TransactionLog(log, view if tp in logs else CoordinatorView(), findings).read()
         elif tp.topic == OFFSETS_TOPIC:
             _check_readable(log, findings, Check.GROUP_OFFSETS, "groups")
-    if knows_topics or any(tp.topic == TRANSACTIONS_TOPIC for tp in logs):
+    if image is not None or any(tp.topic == TRANSACTIONS_TOPIC for tp in logs):
         _find_hanging(logs, view, findings)
     elif any(log.producer_state.open_transactions for log in logs.values()):
         findings.add(
@@ -79,6 +86,22 @@ def check_transactions(
             "transactions are open, and no log of the transaction coordinator is here to say whose they are",
         )  # fmt: skip
     return view
+
+
+def _copies(image: MetadataImage | None) -> frozenset[TopicPartition]:
+    return frozenset(
+        TopicPartition(topic.name, number)
+        for topic in (() if image is None else image.topics.values())
+        for number, state in enumerate(topic.partitions)
+        if topic.has_diskless(state)
+    )
+
+
+def _has_all_coordinators(image: MetadataImage | None, logs: Mapping[TopicPartition, PartitionLog]) -> bool:
+    here = {tp.partition for tp in logs if tp.topic == TRANSACTIONS_TOPIC}
+    topic = None if image is None else image.topic(TRANSACTIONS_TOPIC)
+    count = max(here, default=-1) + 1 if topic is None else len(topic.partitions)
+    return here.issuperset(range(count))
 
 
 def _check_readable(log: PartitionLog, findings: Findings, check: Check, whose: str) -> bool:
@@ -192,6 +215,14 @@ def _find_hanging(logs: Mapping[TopicPartition, PartitionLog], view: Coordinator
                 known = (
                     f"the {ended.outcome.value} of {ended.transactional_id!r} is decided: its marker is missing here"
                 )
+            elif not mine and not view.has_all and not view.unreadable:
+                findings.add(
+                    Severity.NOTE, Check.TRANSACTIONS, str(tp),
+                    f"producer {producer_id} (epoch {epoch}) has a transaction open since offset {first_offset}; "
+                    "whether it hangs can't be told: not all partitions of the coordinators' topic are here",
+                    offset=first_offset,
+                )  # fmt: skip
+                continue
             findings.add(
                 Severity.WARNING if not mine and view.unreadable else Severity.ERROR, Check.TRANSACTIONS, str(tp),
                 f"a hanging transaction: producer {producer_id} (epoch {epoch}) has one open since offset "

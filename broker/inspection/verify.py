@@ -239,7 +239,10 @@ class _Verification:
         after = OverlayStorage(self._path)
         try:
             self._tell(Progress("dry run of a start", 0, 0))
-            dry_run = dry_run_start(after, self._path, self._clock, image, report.node_id, self._is_alone)
+            may_be_remote = image is None and self._needs_metadata
+            dry_run = dry_run_start(
+                after, self._path, self._clock, image, report.node_id, self._is_alone, may_be_remote
+            )
             self._tell_of_start(dry_run)
             self._tell_of_misplaced(hidden, dry_run)
             logs = self._dry_run_logs(dry_run)
@@ -250,7 +253,7 @@ class _Verification:
             if self._remote_storage and image is not None:
                 self._check_remote(image)
             if dry_run.refusal is None:
-                check_transactions(logs, self._findings, knows_topics=image is not None)
+                check_transactions(logs, self._findings, image)
                 report.open_transactions = sum(len(log.producer_state.open_transactions) for log in logs.values())
             else:
                 self._findings.add(

@@ -46,6 +46,8 @@ from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.delete_records import begin_deletion, confirm_deletion
 from semel.broker.handlers.list_offsets import list_offsets
 from semel.broker.handlers.topics.changes import create_partitions, create_topics, delete_topics
+from semel.broker.inspection.findings import Check
+from semel.broker.inspection.verify import verify
 from semel.broker.metadata.tables import DISKLESS_ENTRIES
 from semel.broker.node import Node
 from semel.broker.tiers.object_store import longest_upload_ms
@@ -504,6 +506,18 @@ def test_D6_much_data_in_entries_goes_to_a_segment_and_its_objects_away(
         assert await values_of(node) == values
 
     run_diskless(tmp_path, before, after)
+
+
+def test_T8_what_is_open_in_a_copy_is_not_called_hanging(tmp_path: Path) -> None:
+    """The node may have had that copy since before another one led the partition, and the coordinator's."""
+
+    async def test(node: Node, objects: MemoryObjects) -> None:
+        await append_of(node, 7, 0, transactional=True)
+
+    run_diskless(tmp_path, test)
+    report = verify(str(tmp_path / "data"), metadata_url=outside(tmp_path))
+    assert report.open_transactions == 1
+    assert [one for one in report.findings if one.check is Check.TRANSACTIONS] == []
 
 
 def test_S2_an_open_transaction_does_not_make_a_segment_of_each_append(

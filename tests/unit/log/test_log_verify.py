@@ -320,7 +320,12 @@ def test_D1_an_acknowledged_entry_of_the_journal_that_is_damaged_refuses_the_sta
 
 
 def folder_with(
-    path: Path, records: list[tuple[bytes, bytes | None]], topic: str = TRANSACTIONS_TOPIC, *, opens: bool = True
+    path: Path,
+    records: list[tuple[bytes, bytes | None]],
+    topic: str = TRANSACTIONS_TOPIC,
+    *,
+    opens: bool = True,
+    partition: int = 0,
 ) -> Path:
     """A folder in which producer 7 has a transaction open on orders-0, and a coordinator's log has these records."""
 
@@ -330,7 +335,7 @@ def folder_with(
         if opens:
             data = make_batch([(b"k", b"v")], producer=PRODUCER, sequence=0, transactional=True)
             orders.log.append(data, leader_epoch=0, now_ms=NOW, verified=True)
-        internal = manager.create_partition(TopicPartition(topic, 0), new_topic_id(), LogConfig())
+        internal = manager.create_partition(TopicPartition(topic, partition), new_topic_id(), LogConfig())
         for key, value in records:
             internal.log.append(
                 bytearray(encode_batch([(NOW, key, value, ())])),
@@ -343,9 +348,16 @@ def folder_with(
 
 
 def state(
-    number: TransactionState, *, epoch: int = 0, partitions: set[TopicPartition] | None = None, attempt: str = ""
+    number: TransactionState,
+    *,
+    epoch: int = 0,
+    partitions: set[TopicPartition] | None = None,
+    attempt: str = "",
+    producer_id: int = 7,
 ) -> Any:
-    txn = TransactionMetadata("etl", 7, epoch, 60_000, number, NOW, frozenset(partitions or ()), attempt=attempt)
+    txn = TransactionMetadata(
+        "etl", producer_id, epoch, 60_000, number, NOW, frozenset(partitions or ()), attempt=attempt
+    )
     return encode_key("etl"), encode_value(txn)
 
 
@@ -363,6 +375,17 @@ def test_T8_a_hanging_transaction_is_found_with_the_command_that_ends_it(tmp_pat
     assert (found.severity, found.path, found.offset) == (Severity.ERROR, "orders-0", 0)
     assert ("'etl' in the state Empty" in found.what) is known
     assert "semel txn finish --partition orders:0 --start-offset 0" in found.command
+
+
+def test_T8_whether_a_transaction_hangs_is_not_told_where_a_part_of_the_coordinators_is_elsewhere(
+    tmp_path: Path,
+) -> None:
+    report = check(folder_with(tmp_path / "data", [state(TransactionState.EMPTY, producer_id=8)], partition=1))
+    assert report.is_whole, wrong(report)
+    (note,) = (one for one in report.findings if one.check is Check.TRANSACTIONS)
+    assert (note.severity, note.path, note.offset) == (Severity.NOTE, "orders-0", 0)
+    assert "producer 7 (epoch 0) has a transaction open since offset 0" in note.what
+    assert note.command == ""
 
 
 def test_T3_T7_a_committed_transaction_that_lacks_a_marker_is_to_be_finished_not_aborted(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tiered_topic import NOTHING_LOCAL, QUICK, fill, left_the_disk, serving, tie
 from typer.testing import CliRunner
 
 from semel.broker.config.node_config import NodeConfig
+from semel.broker.metadata.store import METADATA_FILE
 from semel.broker.node import Node
 from semel.cli.main import app
 
@@ -47,6 +48,18 @@ def test_what_is_whole_is_called_so_and_counted(tmp_path: Path) -> None:
     assert (code, findings) == (0, [])
     assert remote["segments"] == len(files)
     assert 25 <= int(str(remote["records"])) < 30
+
+
+def test_what_left_the_disk_for_the_store_is_not_called_lost_where_no_metadata_says_that_it_may(tmp_path: Path) -> None:
+    """A node whose metadata is in a database elsewhere, verified without that."""
+    filled(tmp_path)
+    data = tmp_path / "data"
+    for file in data.glob(f"{METADATA_FILE}*"):
+        file.rename(tmp_path / file.name)
+    result = CliRunner().invoke(app, ["log", "verify", str(data), "--json"])
+    for file in tmp_path.glob(f"{METADATA_FILE}*"):
+        file.rename(data / file.name)
+    assert [one["path"] for one in json.loads(result.stdout)["findings"]] == [METADATA_FILE]
 
 
 @pytest.mark.parametrize(
