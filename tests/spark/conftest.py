@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from everything_diskless import diskless_options
 from jvm_start import start_without_fork
 from sound_data import sound_data, sound_module_data, sound_session_data  # noqa: F401  (fixtures)
 
@@ -20,7 +21,12 @@ from semel.spark.java import java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SMALL = ("offsets.topic.num.partitions=2", "transaction.state.log.num.partitions=2", "disk.min.free.bytes=0")
+SMALL = (
+    "offsets.topic.num.partitions=2",
+    "transaction.state.log.num.partitions=2",
+    "disk.min.free.bytes=0",
+    *diskless_options(),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

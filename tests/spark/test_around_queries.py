@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from everything_diskless import diskless_options
 from longer_runs import given
 from spark_cluster import wait_until
 from spark_copy import copy_in_spark, produce
@@ -152,7 +153,9 @@ def test_E2_a_query_that_is_stopped_in_the_middle_of_batches_leaves_nothing_open
 def test_E2_a_node_is_killed_again_and_again_under_a_query(spark: SparkSession, tmp_path: Path) -> None:
     """In whatever phase of a batch it is. The query continues, or is started again where it has failed."""
     checkpoint = tmp_path / "checkpoint"
-    node = NodeProcess(tmp_path / "data", settings=("offsets.topic.num.partitions=2", "disk.min.free.bytes=0"))
+    node = NodeProcess(
+        tmp_path / "data", settings=("offsets.topic.num.partitions=2", "disk.min.free.bytes=0", *diskless_options())
+    )
     node.start()
     try:
         with semel.Admin(node.bootstrap) as admin:
@@ -219,8 +222,10 @@ finish()
 def test_E2_the_programs_of_the_page_run_by_spark_submit(spark_environment: Mapping[str, str], tmp_path: Path) -> None:
     """With the environment activated, which is how PySpark finds the Python that has Semel. Writes make the topics."""
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    of = dict(zip(("stream", "batch", "foreach", "thread", "trace"), blocks, strict=True))
-    node = NodeProcess(tmp_path / "data", settings=("offsets.topic.num.partitions=2", "disk.min.free.bytes=0"))
+    of = dict(zip(("stream", "batch", "foreach", "thread", "token", "trace"), blocks, strict=True))
+    node = NodeProcess(
+        tmp_path / "data", settings=("offsets.topic.num.partitions=2", "disk.min.free.bytes=0", *diskless_options())
+    )
     node.start()
     try:
         with semel.Admin(node.bootstrap) as admin:

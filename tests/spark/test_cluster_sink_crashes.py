@@ -12,7 +12,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-from node_processes import NodeProcesses, node_processes, wait_for
+from node_processes import NodeProcesses, is_in_sync, node_processes, wait_for
 from spark_query import Query, held, restarted, values
 
 import semel
@@ -62,9 +62,7 @@ class Strikes:
         with semel.Admin(self._nodes.bootstrap) as admin:
             wait_for(
                 lambda: all(
-                    set(one.isr) == set(IDS) and one.leader_id > 0
-                    for topic in admin.topics(include_internal=True)
-                    for one in topic.partitions
+                    is_in_sync(one, IDS) for topic in admin.topics(include_internal=True) for one in topic.partitions
                 ),
                 "all replicas in sync",
             )

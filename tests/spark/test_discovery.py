@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from everything_diskless import diskless_options
 
 from semel.cli.demo.processes import NodeProcess
 from semel.protocol.errors import RetriableError
@@ -43,7 +44,7 @@ def test_either_option_takes_either_port(node: NodeProcess, name: str, port: str
 
 
 def test_a_node_that_is_only_starting_is_waited_for(tmp_path: Path) -> None:
-    node = NodeProcess(tmp_path / "data", settings=("disk.min.free.bytes=0",))
+    node = NodeProcess(tmp_path / "data", settings=("disk.min.free.bytes=0", *diskless_options()))
     starter = threading.Thread(target=lambda: (time.sleep(0.5), node.start()))
     starter.start()
     try:

@@ -14,6 +14,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from everything_diskless import diskless_options
 from node_processes import node_processes
 from opentelemetry import trace
 from spark_query import VALUES, Query, held, read_values, restarted, settled_values, source, task, values
@@ -407,7 +408,10 @@ def test_E4_a_trace_reaches_the_tasks_and_the_decision(query: Query) -> None:
 
 
 def test_E2_the_node_is_killed_in_each_phase_of_a_batch(tmp_path: Path) -> None:
-    node = NodeProcess(tmp_path / "data", settings=("transaction.state.log.num.partitions=2", "disk.min.free.bytes=0"))
+    node = NodeProcess(
+        tmp_path / "data",
+        settings=("transaction.state.log.num.partitions=2", "disk.min.free.bytes=0", *diskless_options()),
+    )
     node.start()
     try:
         with semel.Admin(node.bootstrap) as admin:

@@ -13,6 +13,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
+from everything_diskless import diskless_options
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import StringType, StructType
 from spark_query import read_table, read_values, settled_values, source
@@ -324,7 +325,7 @@ def test_a_topic_that_was_created_again_is_lost_data(bootstrap: str, new_topic: 
 
 
 def test_a_node_that_comes_back_is_waited_for(tmp_path: Any) -> None:
-    node = NodeProcess(tmp_path / "data", settings=("disk.min.free.bytes=0",))
+    node = NodeProcess(tmp_path / "data", settings=("disk.min.free.bytes=0", *diskless_options()))
     node.start()
     try:
         with semel.Admin(node.bootstrap) as admin:

@@ -9,12 +9,14 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from everything_diskless import diskless_settings
+from sound_data import CLUSTER_METADATA
 from two_nodes import secret_file
 
 import semel
@@ -35,6 +37,7 @@ SETTINGS: dict[str, Any] = {
     "min.insync.replicas": 2,
     "offsets.topic.num.partitions": 3,
     "transaction.state.log.num.partitions": 3,
+    **diskless_settings(),
 }
 WITHIN_S = 90.0
 UNLOCKED_S = 2.0
@@ -49,6 +52,13 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.05)
 
 
+def is_in_sync(partition: semel.PartitionDescription, node_ids: Collection[int]) -> bool:
+    """Whether all these nodes are replicas in sync. Of a diskless partition, which has one: whether one leads it."""
+    if len(partition.replicas) == 1:
+        return partition.leader_id in node_ids
+    return set(partition.isr) == set(node_ids) and partition.leader_id > 0
+
+
 class NodeProcesses:
     """Nodes by number. Each listens on the same ports after another start."""
 
@@ -57,7 +67,7 @@ class NodeProcesses:
         self.folder = folder
         self._settings = {
             **SETTINGS,
-            "metadata.url": sqlite_url(str(folder / "cluster.sqlite")),
+            "metadata.url": sqlite_url(str(folder / CLUSTER_METADATA)),
             **settings,
             "cluster.secret.file": secret_file(folder),
         }
@@ -215,7 +225,7 @@ class NodeProcesses:
 
     def _metadata_is_locked(self) -> bool:
         """Whether a process holds on to the file of metadata; without such a file, none does."""
-        path = self.folder / "cluster.sqlite"
+        path = self.folder / CLUSTER_METADATA
         if not path.exists():
             return False
         with closing(sqlite3.connect(path, timeout=UNLOCKED_S, isolation_level=None)) as connection:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
-import os
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc
+from everything_diskless import everything_diskless
 
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.node import Node
@@ -20,27 +17,13 @@ from semel.protocol.api.topics import NewTopic
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode
 
-
-def _everything_diskless() -> dict[str, Any]:
-    """Return what makes all topics of a node diskless, for `make test-diskless`; nothing otherwise."""
-    if "SEMEL_EVERYTHING_DISKLESS" not in os.environ:
-        return {}
-    folder = tempfile.mkdtemp(prefix="semel-objects-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return {
-        "log_diskless_enable": True,
-        "remote_storage_url": f"file://{folder}",
-        "diskless_append_commit_interval_ms": 5,
-    }
-
-
 SMALL: dict[str, Any] = {
     "kafka_listen": "127.0.0.1:0",
     "grpc_listen": "127.0.0.1:0",
     "offsets_topic_num_partitions": 2,
     "transaction_state_log_num_partitions": 2,
     "disk_min_free_bytes": 0,
-    **_everything_diskless(),
+    **everything_diskless(),
 }
 """Settings of a node that starts fast: few partitions of the internal topics."""
 

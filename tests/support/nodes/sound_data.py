@@ -12,11 +12,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from everything_diskless import is_everything_diskless
 
 from semel.broker.inspection.findings import Severity
 from semel.broker.inspection.verify import is_in_use, verify
 from semel.broker.logs.data_folder import META_FILE
-from semel.broker.metadata.store import METADATA_FILE
+from semel.broker.metadata.store import METADATA_FILE, sqlite_url
 from semel.cli.local_cluster import SECRET_FILE
 from semel.runtime.storage import Storage, read_whole
 from semel.sdk.testing.broker import Broker
@@ -24,6 +25,8 @@ from semel.sdk.testing.memory_data import FOLDER, MemoryData
 
 DEPTH = 4
 """So far below a session's temporary directory a test puts its data directories."""
+CLUSTER_METADATA = "cluster.sqlite"
+"""The file that nodes of a cluster share as their metadata, beside their data directories (`NodeProcesses`)."""
 FILE_BYTES_MAX = 1 << 30
 
 
@@ -69,7 +72,7 @@ class SoundData:
                     wrong.append(f"{data}: a node still runs here when its test has ended")
                 continue
             self._done.add(data)
-            wrong += [f"{data}: {one}" for one in wrong_in(data)]
+            wrong += [f"{data}: {one}" for one in wrong_in(data, metadata_url=_metadata_beside(data))]
         if wrong:
             pytest.fail("semel log verify calls a sound directory damaged:\n" + "\n".join(wrong), pytrace=False)
 
@@ -117,6 +120,12 @@ def sound_data(request: pytest.FixtureRequest, sound_session_data: SoundData) ->
     assert not wrong, "semel log verify calls a broker's sound data damaged:\n" + "\n".join(wrong)
     if folder is not None:
         sound_session_data.check([folder])
+
+
+def _metadata_beside(data: Path) -> str:
+    """Return where the metadata of a diskless node is: what it has on its disk can't be told from damage without it."""
+    shared = data.parent / CLUSTER_METADATA
+    return sqlite_url(str(shared)) if is_everything_diskless() and shared.exists() else ""
 
 
 def _verifying(drop_data: Callable[[Broker], None], wrong: list[str]) -> Callable[[Broker], None]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from chaos import PARTITIONS, Chaos, Clients, Feeder, LiveReader, Workers, read_everything, source_ends
 from history import History, Outcome, check
 from kafka_pipeline_ends import KafkaFeeder, KafkaReader
-from node_processes import NodeProcesses, wait_for
+from node_processes import NodeProcesses, is_in_sync, wait_for
 
 import semel
 
@@ -154,14 +154,15 @@ def cluster_run(
 
 
 def in_sync(nodes: NodeProcesses, *topics: str) -> None:
-    """Wait until all nodes are replicas in sync of all partitions of some topics, as each of them knows.
+    """Wait until all nodes are replicas in sync of all partitions of some topics, as each of them knows. Of a diskless
+    partition, which has one replica: until a node leads it that runs.
 
     A leader that was cut off, and has not heard yet that another one leads, would name an end that is long past.
     """
 
     def are_all(admin: semel.Admin) -> bool:
         found = [one for topic in topics for one in admin.topic(topic).partitions]
-        return all(set(one.isr) == set(nodes.running) and one.leader_id > 0 for one in found)
+        return all(is_in_sync(one, nodes.running) for one in found)
 
     for node_id in nodes.running:
         with semel.Admin(nodes.grpc[node_id]) as admin:
