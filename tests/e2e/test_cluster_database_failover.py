@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,18 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from database_servers import PostgresqlPair
 from node_processes import NodeProcesses, node_processes, wait_for
 from number_feed import CALL_S, PARTITIONS, Feed, create, everything, leaders
+from sound_store import assert_sound_store, leave_nothing
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.timeout(600)]
+
+DISKLESS = {
+    "broker.session.timeout.ms": 2_000,
+    "controller.lease.ms": 2_000,
+    "diskless.append.commit.interval.ms": 20,
+    "diskless.inline.max.bytes": 200,
+    "log.diskless.enable": "true",
+}
+"""Some appends are rows, and others objects."""
 
 
 @pytest.fixture
@@ -87,3 +98,30 @@ def test_E1_R4_each_record_is_transformed_once_through_the_death_of_the_database
         nodes.start(struck)
         run.more()
         run.assert_exactly_once()
+
+
+@pytest.mark.parametrize("clients", [Clients.SEMEL, Clients.CONFLUENT])
+def test_E1_D1_diskless_topics_survive_the_death_of_the_database_that_has_their_records(
+    pair: PostgresqlPair, tmp_path: Path, clients: Clients
+) -> None:
+    """All topics are diskless, those of the coordinators, too; a node that is killed after it starts again empty.
+
+    What is committed while the primary dies may be in the standby without an answer: it must be there once.
+    """
+    pair.primary.new_database("semel")
+    database, objects = pair.url("semel"), f"file://{tmp_path}/objects"
+    settings = {**DISKLESS, "metadata.url": database, "remote.storage.url": objects}
+    with node_processes(tmp_path / "cluster", **settings) as nodes:
+        with cluster_run(nodes, tmp_path, "failover", clients) as run:
+            pair.primary.kill()
+            pair.promote()
+            run.more()
+            struck = nodes.leader(run.source, 0)
+            nodes.kill(struck)
+            shutil.rmtree(nodes.data_dir(struck))
+            nodes.start(struck)
+            run.more()
+            run.assert_exactly_once()
+        nodes.kill(*nodes.running)
+        assert_sound_store(nodes, database, objects)
+        leave_nothing(nodes)
