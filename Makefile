@@ -14,18 +14,18 @@ COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-spark mutants simulate simulate-faults soak record-clients compat-java compat-full docs check audit format wheel lock \
+.PHONY: help setup tools build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-diskless-spark test-s3 test-spark mutants simulate simulate-faults soak record-clients compat-java compat-full docs check audit format wheel lock \
 	proto sync-api bench bench-peers bench-page instructions image clean
 
 # What only reads the code needs no Spark, no JDK and no compiled modules: without `.venv` it gets a smaller environment.
-ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-spark mutants simulate simulate-faults soak record-clients compat-java compat-full bench bench-peers instructions,$(MAKECMDGOALS)),)
+ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-diskless-spark test-s3 test-spark mutants simulate simulate-faults soak record-clients compat-java compat-full bench bench-peers instructions,$(MAKECMDGOALS)),)
 READER := $(VENV)
 else
 READER := $(TOOLS)
 endif
 
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready ## Make the virtual environment with everything in it
 
@@ -77,8 +77,14 @@ test-upgrade: build ## Upgrade nodes of the last older version of the metadata i
 
 test-diskless: build ## Run the clients of other projects against nodes whose topics are all diskless, those of the coordinators, too
 	@# Without those that compare all of a topic's settings, or each request: a diskless topic has two more, and is led a moment later.
-	SEMEL_EVERYTHING_DISKLESS=1 $(BIN)/python -P -m pytest -n 2 --timeout 600 tests/compat --ignore tests/compat/java \
+	EVERYTHING_DISKLESS=1 $(BIN)/python -P -m pytest -n 2 --timeout 600 tests/compat --ignore tests/compat/java \
 		--ignore tests/compat/test_foreign_admin.py --ignore tests/compat/test_recordings.py
+
+test-diskless-spark: build ## Run the tests with Spark on such nodes; SEMEL_SPARK_LONG=1 for the long ones, too
+	EVERYTHING_DISKLESS=1 $(BIN)/python -P -m pytest --timeout 2000 tests/spark
+
+test-s3: build ## Run nodes on S3 servers of other projects, which are killed (SeaweedFS from PyPI; S3Proxy with Java 17 and Maven)
+	SEMEL_S3_SERVERS=1 $(BIN)/python -P -m pytest -rs --timeout 900 tests/e2e/test_s3_servers.py
 
 test-spark: build ## Run all tests with Spark, also the long ones: large values, many partitions and tasks, every wrong option
 	SEMEL_SPARK_LONG=1 $(BIN)/python -P -m pytest --timeout 2000 tests/spark

@@ -49,16 +49,17 @@ def java() -> str:
 
 def jars(version: str = NEWEST) -> Path:
     """Return the folder with the jars of a release, fetched where they are missing. Raises `JavaMissingError`."""
-    return _fetched(f"Apache Kafka {version}", POM, version, {"kafka.version": version})
+    return fetched_jars(f"Apache Kafka {version}", POM, version, {"kafka.version": version})
 
 
 def connector_jars(version: str = CONNECTOR) -> list[Path]:
     """Return Spark's connector to Kafka and what it needs beside Spark's own jars. Raises `JavaMissingError`."""
     what = f"Spark's connector to Kafka {version}"
-    return sorted(_fetched(what, CONNECTOR_POM, f"spark-{version}", {"connector.version": version}).glob("*.jar"))
+    return sorted(fetched_jars(what, CONNECTOR_POM, f"spark-{version}", {"connector.version": version}).glob("*.jar"))
 
 
-def _fetched(what: str, pom: Path, name: str, properties: Mapping[str, str]) -> Path:
+def fetched_jars(what: str, pom: Path, name: str, properties: Mapping[str, str]) -> Path:
+    """Return the folder `name` with what a POM names, fetched where it is missing. Raises `JavaMissingError`."""
     folder = CACHE / name
     if folder.is_dir():
         return folder

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 
-_PREFIXES = ("SEMEL_CHAOS_", "SEMEL_CRASH_", "SEMEL_FUZZ_", "SEMEL_MODEL_", "SEMEL_SPARK_", "SEMEL_UPGRADE_")
+_LONG = ("CHAOS", "CRASH", "FUZZ", "MODEL", "S3", "SPARK", "UPGRADE")
+_PREFIXES = tuple(f"SEMEL_{name}_" for name in _LONG)
 _GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(_PREFIXES)}
 
 
