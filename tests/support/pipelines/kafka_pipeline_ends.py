@@ -35,7 +35,8 @@ class KafkaFeeder(threading.Thread):
         self._sends: list[Send] = []
         self._errors: list[str] = []
         self._left = 0
-        options = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1}
+        # A batch has to fit into the small segments of some tests, however much has gathered while no node leads.
+        options = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "batch.size": 2_000}
         # Nothing is given up while the run lasts.
         self._producer = confluent_kafka.Producer({**options, "message.timeout.ms": 3_600_000}, logger=QUIET)
 
