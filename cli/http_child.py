@@ -81,6 +81,7 @@ class HttpDoor:
         address = await self._start()
         if address is None:
             raise HttpDoorError("the HTTP door did not start: see above")
+        self._arguments[1] = address  # where port 0 was asked for, it stays what it is
         self._watching = asyncio.get_running_loop().create_task(self._watch(), name="watch the HTTP door")
         return address
 

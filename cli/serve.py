@@ -117,8 +117,8 @@ Http = Annotated[
     typer.Option(
         "--http",
         metavar="HOST:PORT",
-        help="Where to serve HTTP to this machine beside the node, as `semel http` does: a schema registry. Port 0: any "
-        "free. It is a process of its own, which ends with the node. Default: nowhere.",
+        help="Where to serve HTTP to this machine beside the node, as `semel http` does: a schema registry. Port 0: "
+        "any free. It is a process of its own, which ends with the node. Default: nowhere.",
     ),
 ]
 NodeId = Annotated[
