@@ -217,7 +217,7 @@ def delete(
     password_file: PasswordFile = None,
     ca: CaFile = None,
 ) -> None:
-    """Delete a subject, or one version of it. Consumers can still read records with its id until it is gone for good."""
+    """Delete a subject, or one version of it. Records with its id can be read until it is deleted for good."""
     client = _client(registry, user, password_file, ca)
     what = f"{subject} version {version}" if version else f"the subject {subject} with all of its versions"
     if not yes:
