@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TOOLS := $(VENV)-tools
 WHEEL := build/wheel
 AUDIT := build/audit
-PRODUCT := protocol runtime txn_coordinator group_coordinator broker sdk spark cli src/pyspark_semel
+PRODUCT := protocol runtime txn_coordinator group_coordinator broker sdk web spark cli src/pyspark_semel
 # More than there are cores: a third of the tests' time is waiting.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 2) * 3 // 2)")
 COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
@@ -42,7 +42,7 @@ $(TOOLS)/.ready: pyproject.toml setup.py compiled-modules.txt constraints.txt
 	test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
 	$(TOOLS)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	SEMEL_INTERPRETED=1 $(TOOLS)/bin/python -m pip install --quiet --constraint constraints.txt \
-		--editable '.[node]' --group tools --group check --group docs
+		--editable '.[node]' --group tools --group http --group check --group docs
 	touch $@
 
 build: $(VENV)/.built ## Compile the hot modules in place
