@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TOOLS := $(VENV)-tools
 WHEEL := build/wheel
 AUDIT := build/audit
-PRODUCT := protocol runtime txn_coordinator group_coordinator broker sdk spark cli src/pyspark_semel
+PRODUCT := protocol runtime txn_coordinator group_coordinator broker sdk web spark cli src/pyspark_semel
 # More than there are cores: a third of the tests' time is waiting.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print((os.cpu_count() or 2) * 3 // 2)")
 COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)

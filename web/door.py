@@ -1,0 +1,138 @@
+"""What the parts of the door share: where the node is, its clients, as which user, and the limits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from semel import aio
+from semel.protocol.errors import SemelError
+from semel.sdk.transport.login import Login
+from semel.sdk.transport.options import Bootstrap, parse_bootstrap
+from semel.sdk.transport.security import Security
+from semel.web.limits import Limits
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+_log = logging.getLogger("semel.http")
+
+CLIENT_ID: Final = "semel-http"
+CALLER: Final = "semel.caller"
+"""Where in a request's scope its caller is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a request. user: empty where the door asks nobody for a password: then it is the door itself."""
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+
+class Clients:
+    """The clients of one caller: they connect as that user, with the password of the request."""
+
+    def __init__(self, bootstrap: Bootstrap, client_id: str) -> None:
+        self.bootstrap = bootstrap
+        self._client_id = client_id
+        self._admin: aio.Admin | None = None
+
+    def admin(self) -> aio.Admin:
+        """Return the admin client, which all requests of this caller share. Do not close it."""
+        if self._admin is None:
+            self._admin = aio.Admin(self.bootstrap, client_id=self._client_id)  # type: ignore[arg-type]
+        return self._admin
+
+    def producer(self, **options: Any) -> aio.Producer:
+        """Return a new producer with these options. Whoever makes it closes it."""
+        return aio.Producer(self.bootstrap, **{"client_id": self._client_id, **options})  # type: ignore[arg-type]
+
+    def consumer(self, **options: Any) -> aio.Consumer:
+        """Return a new consumer with these options. Whoever makes it closes it."""
+        return aio.Consumer(self.bootstrap, **{"client_id": self._client_id, **options})  # type: ignore[arg-type]
+
+    async def close(self) -> None:
+        """Close the admin client."""
+        if self._admin is not None:
+            admin, self._admin = self._admin, None
+            with suppress(SemelError):
+                await admin.close()
+
+
+class Door:
+    """What the parts of one door share. Belongs to one event loop.
+
+    bootstrap:          where the node is, and as which user the door itself connects
+    asks_for_passwords: whether each request names its user (HTTP Basic), as whom its clients connect
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Bootstrap | None = None,
+        limits: Limits | None = None,
+        *,
+        asks_for_passwords: bool = False,
+    ) -> None:
+        """Nothing connects yet. Raises `UsageError` for a bootstrap that is none."""
+        self.bootstrap = parse_bootstrap(bootstrap)
+        self.limits = limits or Limits()
+        self.asks_for_passwords = asks_for_passwords
+        self.own = Clients(self.bootstrap, CLIENT_ID)
+        """The clients of the door itself."""
+        self._of_users: OrderedDict[Caller, Clients] = OrderedDict()
+        self._closing: list[Callable[[], Awaitable[None]]] = []
+        self._ends: set[asyncio.Task[None]] = set()
+
+    def caller_of(self, request: Request) -> Caller:
+        """Return who makes a request. What the door asks for was checked before a part sees it."""
+        caller = request.scope.get(CALLER)
+        return caller if isinstance(caller, Caller) else Caller()
+
+    def clients_of(self, request: Request) -> Clients:
+        """Return the clients of the request's caller."""
+        return self.clients(self.caller_of(request))
+
+    def clients(self, caller: Caller) -> Clients:
+        """Return the clients of a caller; those of the door itself where it has no name."""
+        if not caller.user:
+            return self.own
+        found = self._of_users.get(caller)
+        if found is None:
+            found = self._of_users[caller] = Clients(self.bootstrap_of(caller), CLIENT_ID)
+        self._of_users.move_to_end(caller)
+        while len(self._of_users) > self.limits.users_max:
+            _, oldest = self._of_users.popitem(last=False)
+            task = asyncio.get_running_loop().create_task(oldest.close(), name="close the clients of a user")
+            self._ends.add(task)
+            task.add_done_callback(self._ends.discard)
+        return found
+
+    def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Have something closed when the door is closed. What was given last is closed first."""
+        self._closing.append(close)
+
+    async def close(self) -> None:
+        """Close what parts gave to `at_end`, and all shared clients."""
+        while self._closing:
+            try:
+                await self._closing.pop()()
+            except Exception:
+                _log.exception("closing a part of the HTTP door failed")
+        for clients in (*self._of_users.values(), self.own):
+            await clients.close()
+        self._of_users.clear()
+        if self._ends:
+            await asyncio.wait(self._ends)
+
+    def bootstrap_of(self, caller: Caller) -> Bootstrap:
+        """Return how a caller's clients reach the node: as the door does, with another user."""
+        own = self.bootstrap.security
+        mechanism = own.login.mechanism if own.login and own.login.mechanism.startswith("SCRAM") else "SCRAM-SHA-256"
+        login = Login(caller.user, caller.password, mechanism=mechanism)
+        return Bootstrap(self.bootstrap.addresses, Security(own.tls, login))

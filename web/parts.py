@@ -1,0 +1,9 @@
+"""Which parts `semel http` serves: the one list, which a new API is added to."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from semel.web.app import Part
+
+PARTS: Final[tuple[Part, ...]] = ()
