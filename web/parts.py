@@ -5,5 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from semel.web.app import Part
+from semel.web.rest import part as rest
 
-PARTS: Final[tuple[Part, ...]] = ()
+PARTS: Final[tuple[Part, ...]] = (rest,)
