@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
@@ -42,6 +42,7 @@ _TAIL_RECORDS: Final = 500
 _STEP_MS: Final = 1_000
 """How long a poll that does not wait for new records looks at a time for those that are there."""
 _RECONNECT_MS: Final = 1_000
+_PIECE_BYTES: Final = 64 << 10
 
 
 class Consume:
@@ -132,8 +133,8 @@ class Consume:
                     if batch is None:
                         yield b": nothing new\n\n"
                         continue
-                    for record in batch.records:
-                        yield _event(record, shown)
+                    for piece in _pieces(batch.records, shown):
+                        yield piece
         except SemelError as error:
             problem = rest_problem(error)
             told = json.dumps({"error_code": problem.error_code, "message": problem.detail})
@@ -205,6 +206,20 @@ def _fitting(records: list[Record], max_bytes: int) -> list[Record]:
         if size > max_bytes and number:
             return records[:number]
     return records
+
+
+def _pieces(records: list[Record], shown: tuple[str, str]) -> Iterator[bytes]:
+    """Yield the events of records, some at a time: each piece is sent before the next is made."""
+    events: list[bytes] = []
+    size = 0
+    for record in records:
+        events.append(_event(record, shown))
+        size += len(events[-1])
+        if size > _PIECE_BYTES:
+            yield b"".join(events)
+            events.clear()
+            size = 0
+    yield b"".join(events)
 
 
 def _event(record: Record, shown: tuple[str, str]) -> bytes:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
 from semel.protocol.errors import SemelError
 from semel.web.problems import Problem
@@ -27,11 +29,15 @@ from semel.web.rest.record_data import NewRecord, moment, new_record
 from semel.web.rest.service import Service
 
 if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
     from semel.aio import Producer
     from semel.sdk.producer.delivery import Delivery, RecordMetadata
 
-REPLAYED = "Idempotency-Replayed"
-_ENTRY_FIELDS = ("id", "partition_id", "headers", "key", "value", "timestamp")
+_log = logging.getLogger("semel.http")
+
+REPLAYED: Final = "Idempotency-Replayed"
+_ENTRY_FIELDS: Final = ("id", "partition_id", "headers", "key", "value", "timestamp")
 
 
 class Produce:
@@ -55,8 +61,7 @@ class Produce:
             return _concatenated(answer)
         producer = self._service.producers.of(caller)
         if "content-length" not in request.headers:
-            stream = _Stream(producer, cluster_id, topic, request)
-            return StreamingResponse(stream.reports(), media_type="application/json")
+            return StreamedReports(_Stream(producer, cluster_id, topic, request).reports())
         records = await _records(await request.body(), topic)
         if len(records) == 1:
             place = await (await _send(producer, records[0]))
@@ -93,6 +98,24 @@ class Produce:
         return JSONResponse({"successes": successes, "failures": failures}, 207)
 
 
+class StreamedReports(Response):
+    """Sends pieces as they come, while the body of the request comes. Starlette's own response would read that body."""
+
+    media_type = "application/json"
+
+    def __init__(self, pieces: AsyncGenerator[bytes]) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with aclosing(self._pieces) as pieces:
+            async for piece in pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 class _Stream:
     """Records that come one by one and are answered one by one, in their order."""
 
@@ -103,7 +126,7 @@ class _Stream:
         self._request = request
         self._waiting: asyncio.Queue[tuple[NewRecord | None, Delivery | Problem] | None] = asyncio.Queue(RECORDS_MAX)
 
-    async def reports(self) -> AsyncIterator[bytes]:
+    async def reports(self) -> AsyncGenerator[bytes]:
         reading = asyncio.get_running_loop().create_task(self._read())
         try:
             while (waiting := await self._waiting.get()) is not None:
@@ -133,6 +156,9 @@ class _Stream:
             await self._waiting.put((None, problem))
         except ClientDisconnect:
             return
+        except Exception:
+            _log.exception("a stream of records failed")
+            await self._waiting.put((None, Problem(500, "this stream failed: the door's log says why", error_code=50002)))
         await self._waiting.put(None)
 
 

@@ -44,8 +44,7 @@ class Readers:
         self._in_use += 1
         consumer = self._taken(caller, isolation)
         try:
-            consumer.assign([partition])
-            consumer.seek(partition, offset)
+            consumer.assign({partition: offset})
             yield consumer
             await consumer.unsubscribe()
         except BaseException:

@@ -122,8 +122,8 @@ class Lane:
         admin = self._door.clients(self._caller).admin()
         with suppress(SemelError, TimeoutError):
             async with asyncio.timeout(LET_OTHERS_END_S):
-                while (await admin.transaction(self.transactional_id)).state == "Ongoing":
-                    await asyncio.sleep(_LOOK_AGAIN_S)  # noqa: ASYNC110 (its state is on a node)
+                while (await admin.transaction(self.transactional_id)).state == "Ongoing":  # noqa: ASYNC110
+                    await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _end(self, producer: Producer) -> None:
         """Abort what failed. Where that is not confirmed, the next attempt has a new producer, which settles it."""
