@@ -158,7 +158,9 @@ class _Stream:
             return
         except Exception:
             _log.exception("a stream of records failed")
-            await self._waiting.put((None, Problem(500, "this stream failed: the door's log says why", error_code=50002)))
+            await self._waiting.put(
+                (None, Problem(500, "this stream failed: the door's log says why", error_code=50002))
+            )
         await self._waiting.put(None)
 
 
