@@ -16,6 +16,7 @@ from semel.protocol.errors import SemelError
 from semel.web.callers import Callers
 from semel.web.door import Door
 from semel.web.limits import Bounded, NoForeignPages
+from semel.web.paths import WholeParts
 from semel.web.problems import Problem, problem_of
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def make_app(door: Door, parts: Sequence[Part], *, is_loopback: bool = True) -> 
         },
     )
     app.router.redirect_slashes = False
-    return NoForeignPages(Bounded(Callers(app, door), door.limits), is_loopback=is_loopback)
+    return NoForeignPages(Bounded(Callers(WholeParts(app), door), door.limits), is_loopback=is_loopback)
 
 
 async def _root(_: Request) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from semel.web.app import Part
+from semel.web.registry import part as registry
 from semel.web.rest import part as rest
 
-PARTS: Final[tuple[Part, ...]] = (rest,)
+PARTS: Final[tuple[Part, ...]] = (registry, rest)
