@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from semel.web.problems import Problem
-from semel.web.rest.service import Service, link, listing, related, resource
+from semel.web.rest.service import Service, link, listing, named, related, resource
 
 if TYPE_CHECKING:
     from semel.protocol.api.metadata import ClusterDescription, NodeDescription
@@ -35,7 +35,7 @@ class Clusters:
 
     async def get_broker(self, request: Request) -> Response:
         cluster_id = await self._service.cluster_id(request)
-        wanted = str(request.path_params["broker_id"])
+        wanted = named(request, "broker_id")
         for node in (await self._service.admin(request).cluster()).nodes:
             if str(node.node_id) == wanted:
                 return JSONResponse(_broker(request, cluster_id, node))

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 
 from semel.web.problems import Problem
 from semel.web.rest.bodies import Fields, json_body, wrong
-from semel.web.rest.service import Service, link, listing, resource
+from semel.web.rest.service import Service, link, listing, named, resource
 
 if TYPE_CHECKING:
     from semel.sdk.admin.core import ConfigEntry
@@ -25,14 +25,14 @@ class Configs:
 
     async def list_configs(self, request: Request) -> Response:
         cluster_id = await self._service.cluster_id(request)
-        topic = request.path_params["topic_name"]
+        topic = named(request, "topic_name")
         entries = await self._service.admin(request).topic_configs(topic)
         data = [_config(request, cluster_id, topic, entry) for entry in entries]
         return listing("KafkaTopicConfigList", request, data)
 
     async def get_config(self, request: Request) -> Response:
         cluster_id = await self._service.cluster_id(request)
-        topic, name = request.path_params["topic_name"], request.path_params["name"]
+        topic, name = named(request, "topic_name"), named(request, "name")
         for entry in await self._service.admin(request).topic_configs(topic):
             if entry.name == name:
                 return JSONResponse(_config(request, cluster_id, topic, entry))
@@ -43,13 +43,13 @@ class Configs:
         value = Fields(await json_body(request), "", ("value",)).raw("value")
         if not isinstance(value, str):
             raise wrong('value is a text, also for numbers: "3600000"')
-        topic, name = request.path_params["topic_name"], request.path_params["name"]
+        topic, name = named(request, "topic_name"), named(request, "name")
         await self._service.admin(request).alter_topic_configs(topic, changes={name: value})
         return Response(status_code=204)
 
     async def reset_config(self, request: Request) -> Response:
         await self._service.cluster_id(request)
-        topic, name = request.path_params["topic_name"], request.path_params["name"]
+        topic, name = named(request, "topic_name"), named(request, "name")
         await self._service.admin(request).alter_topic_configs(topic, remove=[name])
         return Response(status_code=204)
 
@@ -70,7 +70,7 @@ class Configs:
             else:
                 raise wrong(f"{change.name('operation')} is SET or DELETE, not {operation[:100]!r}")
         await self._service.admin(request).alter_topic_configs(
-            request.path_params["topic_name"],
+            named(request, "topic_name"),
             changes=changes,
             remove=remove,
             validate_only=fields.flag("validate_only"),

@@ -23,7 +23,7 @@ from semel.web.rest.bounds import (
 )
 from semel.web.rest.errors import bad_request, rest_problem
 from semel.web.rest.record_data import FORMATS, record_json
-from semel.web.rest.service import Service, link
+from semel.web.rest.service import Service, link, named
 from semel.web.rest.topics import no_partition
 
 if TYPE_CHECKING:
@@ -141,8 +141,8 @@ class Consume:
             yield f"event: error\ndata: {told}\n\n".encode()
 
     async def _partition(self, request: Request) -> TopicPartition:
-        topic = request.path_params["topic_name"]
-        wanted = str(request.path_params["partition_id"])
+        topic = named(request, "topic_name")
+        wanted = named(request, "partition_id")
         count = len((await self._service.admin(request).topic(topic)).partitions)
         if not (wanted.isascii() and wanted.isdecimal()) or len(wanted) > 10 or not 0 <= int(wanted) < count:
             raise no_partition(topic, wanted, count)

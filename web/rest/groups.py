@@ -13,7 +13,7 @@ from semel.protocol.int_bounds import INT32_MAX, INT64_MAX
 from semel.web.problems import Problem
 from semel.web.rest.bodies import Fields, json_body, wrong
 from semel.web.rest.bounds import OFFSETS_MAX
-from semel.web.rest.service import Service, link, listing, related, resource
+from semel.web.rest.service import Service, link, listing, named, related, resource
 
 if TYPE_CHECKING:
     from semel.protocol.api.groups import GroupDescription, GroupMemberDescription
@@ -51,7 +51,7 @@ class Groups:
     async def get_consumer(self, request: Request) -> Response:
         cluster_id = await self._service.cluster_id(request)
         group = await self._described(request)
-        wanted = request.path_params["consumer_id"]
+        wanted = named(request, "consumer_id")
         for member in group.members:
             if member.member_id == wanted:
                 return JSONResponse(_consumer(request, cluster_id, group.group_id, member))
@@ -63,7 +63,7 @@ class Groups:
 
     async def lag_summary(self, request: Request) -> Response:
         cluster_id = await self._service.cluster_id(request)
-        group_id = request.path_params["consumer_group_id"]
+        group_id = named(request, "consumer_group_id")
         lags = [lag for _, lag in await self._lags(request, cluster_id)]
         if not lags:
             raise Problem(404, f"group {group_id[:200]} has no offsets, so it has no lag", error_code=404)
@@ -88,7 +88,7 @@ class Groups:
     async def get_offsets(self, request: Request) -> Response:
         """Where the group stands for certain: not told while a transaction is about to move it (O2)."""
         cluster_id = await self._service.cluster_id(request)
-        group_id = request.path_params["consumer_group_id"]
+        group_id = named(request, "consumer_group_id")
         offsets = await self._service.admin(request).group_offsets(group_id, stable=True)
         data = [
             {
@@ -117,11 +117,15 @@ class Groups:
             offsets[partition] = offset
         if not offsets:
             raise wrong("offsets is a list that is not empty")
-        await self._service.admin(request).alter_group_offsets(request.path_params["consumer_group_id"], offsets)
+        await self._service.admin(request).alter_group_offsets(named(request, "consumer_group_id"), offsets)
         return Response(status_code=204)
 
     async def _described(self, request: Request) -> GroupDescription:
-        return await self._service.admin(request).group(request.path_params["consumer_group_id"])
+        name = named(request, "consumer_group_id")
+        group = await self._service.admin(request).group(name)
+        if group.state == "Dead":
+            raise Problem(404, f"Group {name[:200]} cannot be found: GET .../consumer-groups lists all", error_code=404)
+        return group
 
     async def _lags(self, request: Request, cluster_id: str) -> list[tuple[TopicPartition, dict[str, Any]]]:
         group = await self._described(request)

@@ -26,7 +26,7 @@ from semel.web.rest.once.answers import Answer
 from semel.web.rest.once.keys import fingerprint_of, key_of
 from semel.web.rest.once.work import Work
 from semel.web.rest.record_data import NewRecord, moment, new_record
-from semel.web.rest.service import Service
+from semel.web.rest.service import Service, named
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -50,7 +50,7 @@ class Produce:
         """One record, or several as concatenated JSON. Chunked: each is answered as it is acknowledged."""
         check_is_json(request)
         cluster_id = await self._service.cluster_id(request)
-        topic = request.path_params["topic_name"]
+        topic = named(request, "topic_name")
         caller = self._service.caller(request)
         key = key_of(request, caller.user)
         if key is not None:
@@ -78,7 +78,7 @@ class Produce:
                 "entries of a batch succeed or fail on their own, so they can't have one Idempotency-Key: send the "
                 "records to .../records, which writes all of them or none"
             )
-        topic = request.path_params["topic_name"]
+        topic = named(request, "topic_name")
         entries = Fields(await json_body(request), "", ("entries",)).items("entries", BATCH_ENTRIES_MAX)
         if not entries:
             raise wrong("entries is a list that is not empty")

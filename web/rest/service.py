@@ -8,6 +8,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from semel.web.paths import part_of_path
 from semel.web.problems import Problem
 from semel.web.rest.background import Background
 from semel.web.rest.bounds import LANE_PRODUCERS_MAX, READERS_MAX
@@ -42,7 +43,7 @@ class Service:
 
     async def cluster_id(self, request: Request) -> str:
         """Return the id of the cluster that the path names. Raises `Problem` 404 for another one."""
-        wanted = str(request.path_params["cluster_id"])
+        wanted = named(request, "cluster_id")
         if not self._cluster_id:
             self._cluster_id = (await self.door.own.admin().cluster()).cluster_id
         if wanted != self._cluster_id:
@@ -60,6 +61,11 @@ class Service:
         await self.readers.close()
         await self._answer_readers.close()
         await self._background.finish()
+
+
+def named(request: Request, parameter: str) -> str:
+    """Return what a part of the path names, whatever characters it has."""
+    return part_of_path(str(request.path_params[parameter]))
 
 
 def link(request: Request, *path: object) -> str:

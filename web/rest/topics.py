@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from semel.protocol.int_bounds import INT16_MAX, INT32_MAX
 from semel.web.problems import Problem
 from semel.web.rest.bodies import Fields, json_body, wrong
-from semel.web.rest.service import Service, link, listing, related, resource
+from semel.web.rest.service import Service, link, listing, named, related, resource
 
 if TYPE_CHECKING:
     from semel.protocol.api.topics import PartitionDescription, TopicDescription
@@ -47,24 +47,24 @@ class Topics:
 
     async def get_topic(self, request: Request) -> Response:
         cluster_id = await self._service.cluster_id(request)
-        topic = await self._service.admin(request).topic(request.path_params["topic_name"])
+        topic = await self._service.admin(request).topic(named(request, "topic_name"))
         return JSONResponse(_topic(request, cluster_id, topic))
 
     async def delete_topic(self, request: Request) -> Response:
         await self._service.cluster_id(request)
-        await self._service.admin(request).delete_topic(request.path_params["topic_name"])
+        await self._service.admin(request).delete_topic(named(request, "topic_name"))
         return Response(status_code=204)
 
     async def list_partitions(self, request: Request) -> Response:
         cluster_id = await self._service.cluster_id(request)
-        topic = await self._service.admin(request).topic(request.path_params["topic_name"])
+        topic = await self._service.admin(request).topic(named(request, "topic_name"))
         data = [_partition(request, cluster_id, topic.name, partition) for partition in topic.partitions]
         return listing("KafkaPartitionList", request, data)
 
     async def get_partition(self, request: Request) -> Response:
         cluster_id = await self._service.cluster_id(request)
-        topic = await self._service.admin(request).topic(request.path_params["topic_name"])
-        wanted = str(request.path_params["partition_id"])
+        topic = await self._service.admin(request).topic(named(request, "topic_name"))
+        wanted = named(request, "partition_id")
         for partition in topic.partitions:
             if str(partition.partition) == wanted:
                 return JSONResponse(_partition(request, cluster_id, topic.name, partition))

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from semel.web.app import Part
 from semel.web.door import Door
 from semel.web.limits import Limits
-from semel.web.parts import PARTS
+from semel.web.rest import part as rest
 from semel.web.serve import Listen, serve
 
 WITHIN_S = 60.0
 
 
 @contextmanager
-def http_door(bootstrap: str, *, limits: Limits | None = None, parts: Sequence[Part] = PARTS) -> Iterator[str]:
+def http_door(bootstrap: str, *, limits: Limits | None = None, parts: Sequence[Part] = (rest,)) -> Iterator[str]:
     """Serve, and yield the door's address: http://127.0.0.1:PORT."""
     started = threading.Event()
     address: list[str] = []
