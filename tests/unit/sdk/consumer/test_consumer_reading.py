@@ -614,5 +614,5 @@ def test_an_assignment_may_say_where_to_begin() -> None:
                 batch = consumer.poll(30)
                 assert batch is not None
                 assert [record.offset for record in batch] == list(range(offset, 5))
-            with pytest.raises(semel.UsageError, match="offset of .*-0"):
+            with pytest.raises(semel.UsageError, match=r"offset of .*-0"):
                 consumer.assign({tp: -1})
