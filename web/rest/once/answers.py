@@ -60,7 +60,6 @@ class Answers:
         self._offsets: list[dict[bytes, int]] = [{} for _ in range(LANES)]
         self._read_to = [0] * LANES
         self._reading = [asyncio.Lock() for _ in range(LANES)]
-        self._is_there = False
         self._new = 0
 
     async def catch_up(self, lane: int) -> None:
@@ -75,6 +74,9 @@ class Answers:
             start = (await admin.list_offsets({partition: EARLIEST_TIMESTAMP}))[partition].offset
             latest = {partition: LATEST_TIMESTAMP}
             end = (await admin.list_offsets(latest, isolation=IsolationLevel.READ_UNCOMMITTED))[partition].offset
+            if end < self._read_to[lane]:  # it was deleted and made again
+                self._read_to[lane] = 0
+                self._offsets[lane].clear()
             self._forget(lane, start)
             at = max(self._read_to[lane], start)
             if at >= end:
@@ -146,8 +148,6 @@ class Answers:
         return Answer(stored["fingerprint"], stored["status"], stored["body"], replayed=True)
 
     async def _make_topic(self) -> None:
-        if self._is_there:
-            return
         admin = self._door.own.admin()
         try:
             topic = await admin.topic(TOPIC)
@@ -165,7 +165,6 @@ class Answers:
                 f"topic {TOPIC} has {len(topic.partitions)} partitions, and answers need {LANES}: "
                 f"`semel topic add-partitions {TOPIC} {LANES}`"
             )
-        self._is_there = True
 
 
 def too_busy(detail: str) -> Problem:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from semel.aio import Producer
 from semel.protocol.api.group_offsets import GroupMetadata
-from semel.protocol.errors import SemelError
+from semel.protocol.errors import FatalError, SemelError
 from semel.web.problems import Problem
 from semel.web.rest.background import Background, close_quietly
 from semel.web.rest.bounds import LET_OTHERS_END_S, TRANSACTION_TIMEOUT_MS
@@ -88,8 +88,12 @@ class Lane:
             for record in work.records
         ]
         answer = Answer(fingerprint, 200, work.told([await delivery for delivery in deliveries]))
-        written = await producer.send(TOPIC, answer.encoded(), key=key.digest, partition=self._number)
-        offset = (await written).offset
+        try:
+            written = await producer.send(TOPIC, answer.encoded(), key=key.digest, partition=self._number)
+            offset = (await written).offset
+        except FatalError:
+            self.drop()  # whoever has the lane next makes a topic that was deleted
+            raise
         is_new = await producer.commit_transaction(token=key.text)
         return (answer if is_new else None), offset
 

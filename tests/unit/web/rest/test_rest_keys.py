@@ -138,6 +138,24 @@ def test_T13_a_key_whose_answer_is_not_kept_any_more_takes_effect_no_second_time
     assert len(node.records(topic)) == 1
 
 
+def test_a_topic_of_answers_that_was_deleted_is_made_again(
+    door: DoorRequests, other_door: DoorRequests, node: Broker
+) -> None:
+    topic, path = node.create_topic(), "/records"
+    body = {"records": [text("a", topic_name=topic)]}
+    for one in (door, other_door):
+        for number in range(3):
+            assert one.post(path, body, key=f"{topic} before {number}").status == 200
+    node.delete_topic(TOPIC)
+    while (first := door.post(path, body, key=f"{topic} after")).status != 200:
+        assert TOPIC in first.json["detail"]
+    for one in (other_door, door):
+        while (again := one.post(path, body, key=f"{topic} after")).status != 200:
+            assert TOPIC in again.json["detail"]
+        assert again.body == first.body
+    assert len(node.records(topic)) == 4
+
+
 def lose_the_answer(node: Broker, topic: str) -> None:
     node.drop_commit_answer(f"semel-rest//{request_key(topic, '').lane}")
 
