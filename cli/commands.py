@@ -13,6 +13,7 @@ EPILOG: Final = "`semel COMMAND --help` has the options of a command, and exampl
 COMMANDS: Final[Mapping[str, str]] = {
     "serve": "semel.cli.serve",
     "http": "semel.cli.http",
+    "schema": "semel.cli.schema",
     "topic": "semel.cli.topic",
     "produce": "semel.cli.produce",
     "consume": "semel.cli.consume",
@@ -38,6 +39,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 SUMMARIES: Final[Mapping[str, str]] = {
     "serve": "Run a node until SIGTERM or SIGINT (Ctrl-C).",
     "http": "Serve HTTP for a log: a schema registry with Confluent's REST API.",
+    "schema": "List, show, register, check and delete schemas in a schema registry.",
     "topic": "Create, list, describe, configure and delete topics, and add partitions to them.",
     "produce": "Send records from files or standard input. Ends when all of them are durable.",
     "consume": "Print records as they arrive, until interrupted. With a group, what was printed is committed.",

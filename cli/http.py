@@ -6,7 +6,9 @@ Standard output has one line, once the door can be used; everything else goes to
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +16,7 @@ import typer
 
 from semel.broker.node_log import configure_logging
 from semel.cli.common import DEFAULT_BOOTSTRAP, Bootstrap, ExitCode, command_app, examples, fail, fails_well
+from semel.cli.http_child import UNTIL_INPUT_ENDS
 from semel.protocol.extras import imports_of_extra
 
 app = command_app()
@@ -40,6 +43,11 @@ Insecure = Annotated[
         help="Serve other machines without encryption and passwords: the network keeps strangers out.",
     ),
 ]
+UntilInputEnds = Annotated[
+    bool,
+    # For `semel serve --http`: the door ends with the node, however that ends.
+    typer.Option(UNTIL_INPUT_ENDS, hidden=True, help="End when standard input ends."),
+]
 
 
 @app.command(
@@ -59,6 +67,7 @@ def http(
     key: Key = None,
     insecure: Insecure = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    until_input_ends: UntilInputEnds = False,
 ) -> None:
     """Serve HTTP for a log until SIGTERM or SIGINT (Ctrl-C): a schema registry with Confluent's REST API.
 
@@ -78,6 +87,8 @@ def http(
 
     async def run() -> None:
         stop = _stop_on_signals()
+        if until_input_ends:
+            _stop_when_input_ends(stop)
         door = Door(bootstrap, asks_for_passwords=where.has_users)
         await serve(door, PARTS, where, stop=stop, ready=lambda address: print(f"ready: http {address}", flush=True))
 
@@ -92,5 +103,22 @@ def _stop_on_signals() -> asyncio.Future[None]:
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[None] = loop.create_future()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: None if stop.done() else stop.set_result(None))
+        loop.add_signal_handler(number, _finish, stop)
     return stop
+
+
+def _stop_when_input_ends(stop: asyncio.Future[None]) -> None:
+    loop = asyncio.get_running_loop()
+    descriptor = sys.stdin.fileno()
+
+    def readable() -> None:
+        if not os.read(descriptor, 1 << 10):
+            loop.remove_reader(descriptor)
+            _finish(stop)
+
+    loop.add_reader(descriptor, readable)
+
+
+def _finish(stop: asyncio.Future[None]) -> None:
+    if not stop.done():
+        stop.set_result(None)

@@ -30,6 +30,7 @@ from semel.broker.metadata.runs import LeftBehindError, NodeDeposedError, NodeRe
 from semel.broker.node_log import configure_logging
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.cli.common import command_app, examples, fails_well, parse_partition
+from semel.cli.http_child import HttpDoor, HttpDoorError, check_door
 from semel.cli.node_folders import is_cluster_folder
 from semel.cli.serve_exit import ServeExit
 from semel.cli.service_manager import tell_service_manager
@@ -109,6 +110,15 @@ Metrics = Annotated[
         metavar="HOST:PORT",
         help="Where to serve /metrics for Prometheus, /healthz and /readyz; port 0: any free. tls:// before it "
         "encrypts, and tls+sasl:// asks for passwords, too. Default: nowhere.",
+    ),
+]
+Http = Annotated[
+    str | None,
+    typer.Option(
+        "--http",
+        metavar="HOST:PORT",
+        help="Where to serve HTTP to this machine beside the node, as `semel http` does: a schema registry. Port 0: "
+        "any free. It is a process of its own, which ends with the node. Default: nowhere.",
     ),
 ]
 NodeId = Annotated[
@@ -210,6 +220,7 @@ def serve(
     kafka: Kafka = None,
     grpc: Grpc = None,
     metrics: Metrics = None,
+    http: Http = None,
     node_id: NodeId = None,
     peer: Peer = None,
     metadata: MetadataUrl = None,
@@ -226,7 +237,8 @@ def serve(
 ) -> None:
     """Run a node until SIGTERM or SIGINT (Ctrl-C).
 
-    When it is ready, it prints one line to standard output. With --metrics, "metrics HOST:PORT" stands before "data".
+    When it is ready, it prints one line to standard output. With --metrics, "metrics HOST:PORT" stands before "data",
+    and with --http, "http HOST:PORT".
     With --nodes there is a line for each node, and "node N" stands before "kafka".
 
     \b
@@ -253,6 +265,11 @@ def serve(
         fails_well(_print_settings)(loaded)
         return
     guard = configure_logging(loaded.config.log_format, loaded.config.log_level)
+    if http is not None:
+        try:
+            check_door(loaded.config, http, nodes)
+        except ConfigError as error:
+            raise _fail(error.message, ServeExit.CONFIGURATION) from None
     if nodes != 1:
         if accept_data_loss or lost:
             raise _fail(_how_to_accept_loss(loaded, nodes), ServeExit.CONFIGURATION)
@@ -270,7 +287,7 @@ def serve(
         accept_metadata_loss=accept_metadata_loss,
         may_join=not no_join,
     )
-    code = asyncio.run(run_node(start, guard))
+    code = asyncio.run(run_node(start, guard, http))
     guard.flush()
     _end_with(code)
 
@@ -407,8 +424,11 @@ async def _start_node(
     )
 
 
-async def run_node(start: Callable[[], Awaitable[Node]], guard: FloodGuard) -> int:
-    """Start a node, say that it is ready, and stop it after a signal or a failure. Returns the exit code."""
+async def run_node(start: Callable[[], Awaitable[Node]], guard: FloodGuard, http: str | None = None) -> int:
+    """Start a node, say that it is ready, and stop it after a signal or a failure. Returns the exit code.
+
+    http: where the HTTP door listens that is started beside it; None: there is none
+    """
     # What starting makes is kept for good: looking through it for garbage costs a tenth of the start, and later would
     # hold up every request for as long, each time.
     gc.disable()
@@ -432,12 +452,22 @@ async def run_node(start: Callable[[], Awaitable[Node]], guard: FloodGuard) -> i
 
     kafka = shown_addresses(kafka_listeners(node.config), node.kafka_addresses)
     grpc = shown_addresses(grpc_listeners(node.config), node.grpc_addresses)
-    print(f"ready: kafka {kafka} grpc {grpc}{metrics} data {node.data_dir}", flush=True)
+    door, http_shown = None, ""
+    if http is not None:
+        door = HttpDoor(http, node.grpc_addresses[0])
+        try:
+            http_shown = f" http {await door.start()}"
+        except HttpDoorError as error:
+            await _stop(node)
+            return int(_fail(str(error), ServeExit.ADDRESS).exit_code)
+    print(f"ready: kafka {kafka} grpc {grpc}{metrics}{http_shown} data {node.data_dir}", flush=True)
     tell_service_manager("READY=1", f"STATUS=serving Kafka at {kafka}, gRPC at {grpc}")
     await asyncio.wait((node.failed, stop), return_when=asyncio.FIRST_COMPLETED)
     tell_service_manager("STOPPING=1", "STATUS=writing everything to the disk")
     if stop.done():
         _log.info("stopping, because of %s", stop.result().name)
+    if door is not None:
+        await door.stop()
     code = await _stop(node)
     flushing.cancel()
     _log.info("stopped")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 SDK: Final = Path(__file__).resolve().parent
-FOLDERS: Final = ("admin", "consumer", "embedded", "pipeline", "producer", "shared")
+FOLDERS: Final = ("admin", "consumer", "embedded", "pipeline", "producer", "schemas", "shared")
 NAMES: Final = {
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",

@@ -85,11 +85,15 @@ class _OneRequest:
 
         async def bounded_send(message: Message) -> None:
             self._has_answered = True
+            if message["type"] == "http.response.start" and has_body and not self._is_complete:
+                # The rest of the body is not read: what comes behind it could not be told from it.
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
             async with asyncio.timeout(self._limits.send_s):
                 await send(message)
 
+        declared = _declared_bytes(scope)
+        has_body = declared > 0 or any(name == b"transfer-encoding" for name, _ in scope["headers"])
         try:
-            declared = _declared_bytes(scope)
             if declared > self._limits.body_bytes_max:
                 raise self._too_large()
             async with asyncio.timeout(self._limits.request_s):

@@ -131,6 +131,7 @@ async def _serve(
         lifespan="on",
         interface="asgi3",
         log_config=None,
+        log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=False,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     __version__: str
 
     from semel import aio
+    from semel import schemas as schemas
     from semel import sql as sql
     from semel import testing as testing
     from semel.broker.start_errors import NodeStartError
@@ -147,7 +148,7 @@ _MODULES = {
     "open": "sdk.embedded.api",
 }
 _OF_A_NODE = frozenset({"EmbeddedLog", "NodeStartError", "open"})
-_SUBMODULES = frozenset({"aio", "sql", "testing"})
+_SUBMODULES = frozenset({"aio", "schemas", "sql", "testing"})
 
 
 def __getattr__(name: str) -> Any:

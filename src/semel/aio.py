@@ -5,6 +5,7 @@
         metadata = await delivery                          # acknowledged
 
 `Sink` and `Outbox` are those of `semel.sql`; SQLAlchemy is imported when they are first used, and a node with `open`.
+`SchemaRegistry` is that of `semel.schemas`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from semel.sdk.shared.aio import SharedTransaction, SharedWriter
 if TYPE_CHECKING:
     from semel.sdk.embedded.aio import EmbeddedLog
     from semel.sdk.embedded.aio import open as open  # noqa: A004
+    from semel.sdk.schemas.aio import SchemaRegistry
     from semel.sdk.sql.aio import Outbox, Sink
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "Outbox",
     "Producer",
     "RebalanceListener",
+    "SchemaRegistry",
     "SharedTransaction",
     "SharedWriter",
     "Sink",
@@ -40,6 +43,7 @@ __all__ = [
 _LATER = {
     "EmbeddedLog": ("node", "semel.sdk.embedded.aio"),
     "Outbox": ("sql", "semel.sdk.sql.aio"),
+    "SchemaRegistry": ("schemas", "semel.sdk.schemas.aio"),
     "Sink": ("sql", "semel.sdk.sql.aio"),
     "open": ("node", "semel.sdk.embedded.aio"),
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ from semel.web.registry.formats.base import InvalidSchemaError
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _ORDER: Final = ("type", "name", "namespace", "doc", "aliases", "fields", "symbols", "items", "values", "size")
 _FIELD_ORDER: Final = ("name", "type", "doc", "default", "order", "aliases")
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ATTRIBUTES: Final = frozenset({*_ORDER, *_FIELD_ORDER})
 
 
@@ -79,13 +81,18 @@ class TreeBuilder:
 
     def _build_named(self, kind: str, data: Mapping[str, Any], namespace: str) -> AvroSchema:
         name, inside = _name_and_namespace(data, namespace)
+        _check_names(f"the name of a {kind}", name.split("."))
+        if name in self._named:
+            raise InvalidSchemaError(f"the name {name!r} is defined twice")
         schema = self._named[name] = AvroSchema("record" if kind == "error" else kind, name)
         schema.aliases = tuple(_full(alias, inside) for alias in data.get("aliases", ()))
         if kind == "enum":
+            _check_names(f"a symbol of {name}", data["symbols"])
             schema.symbols, schema.default = tuple(data["symbols"]), data.get("default")
         elif kind == "fixed":
             schema.size = data["size"]
         else:
+            _check_names(f"a field of {name}", [each["name"] for each in data["fields"]], is_set=True)
             schema.fields = tuple(
                 AvroField(
                     each["name"], self.build(each["type"], inside), "default" in each, tuple(each.get("aliases", ()))
@@ -165,6 +172,15 @@ def _name_and_namespace(data: Mapping[str, Any], namespace: str) -> tuple[str, s
         return name, name.rpartition(".")[0]
     inside = data.get("namespace", namespace) or ""
     return (f"{inside}.{name}" if inside else name), inside
+
+
+def _check_names(what: str, names: Sequence[str], *, is_set: bool = False) -> None:
+    """Raise `InvalidSchemaError` for what Avro does not take as a name: its parsers differ in how much they check."""
+    wrong = next((name for name in names if not _NAME.fullmatch(name)), None)
+    if wrong is not None:
+        raise InvalidSchemaError(f"{what} can't be {wrong!r}: letters, digits and _, and no digit first")
+    if is_set and len(set(names)) < len(names):
+        raise InvalidSchemaError(f"{what} is there twice")
 
 
 def _full(name: str, namespace: str) -> str:

@@ -10,7 +10,7 @@ TEXT_BYTES_MAX: Final = 900_000
 """Of one schema: with its key and its references it must fit into one record."""
 REFERENCES_MAX: Final = 200
 """How many other schemas one may need, those of its references among them."""
-STEPS_MAX: Final = 50_000
+STEPS_MAX: Final = 20_000
 """How many pairs of parts are compared at most; two schemas that need more are refused."""
 
 

@@ -1,0 +1,69 @@
+"""Records in Avro, by fastavro."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import fastavro
+from fastavro.schema import SchemaParseException
+
+from semel.protocol.errors import UsageError
+from semel.sdk.schemas.core import RegistryCore
+from semel.sdk.schemas.errors import SchemaDataError
+from semel.sdk.schemas.model import Schema
+from semel.sdk.schemas.serdes import SchemaDeserializer, SchemaSerializer, SubjectChoice, needed, registered_id
+
+
+def avro_serializer(
+    registry: RegistryCore, schema: Schema, choice: SubjectChoice, *, registers: bool, normalize: bool
+) -> SchemaSerializer:
+    """Return what writes records of an Avro schema. Raises `UsageError` for a text that is none."""
+    parsed = _parsed(registry, schema)
+    name = parsed.get("name", "") if isinstance(parsed, dict) else ""
+    subject = choice.name(name)
+
+    def write(value: Any) -> bytes:
+        output = io.BytesIO()
+        try:
+            fastavro.schemaless_writer(output, parsed, value)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            raise SchemaDataError(f"the value does not fit the schema of {subject}: {error!r}") from None
+        return output.getvalue()
+
+    schema_id = registered_id(registry, subject, schema, registers=registers, normalize=normalize)
+    return SchemaSerializer(subject, schema_id, write)
+
+
+class AvroDeserializer(SchemaDeserializer[Any]):
+    """Reads records of Avro schemas, with a reader's schema of one's own where one is given (schema resolution)."""
+
+    schema_type = "AVRO"
+
+    def __init__(self, registry: RegistryCore, reader: Schema | None) -> None:
+        super().__init__(registry)
+        self._reader_schema = None if reader is None else _parsed(registry, reader)
+
+    def _prepared(self, schema: Schema) -> Any:
+        return _parsed(self._registry, schema)
+
+    def _read(self, reader: Any, data: memoryview) -> Any:
+        try:
+            return fastavro.schemaless_reader(io.BytesIO(data), reader, self._reader_schema)
+        except (ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, MemoryError) as error:
+            raise SchemaDataError(f"the record can't be read by its schema: {error!r}") from None
+        except fastavro.read.SchemaResolutionError as error:
+            raise SchemaDataError(f"the record can't be read by the schema that was given: {error}") from None
+
+
+def _parsed(registry: RegistryCore, schema: Schema) -> Any:
+    named: dict[str, Any] = {}
+    try:
+        for other in needed(registry, schema.references).values():
+            fastavro.parse_schema(json.loads(other.text), named)
+        text = schema.text.strip()
+        data = text if text.isidentifier() else json.loads(text)
+        return fastavro.parse_schema(data, named)
+    except (SchemaParseException, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"the text is no Avro schema: {error}") from None

@@ -1,0 +1,224 @@
+"""The door's bounds, who it serves, and how it ends."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from base64 import b64encode
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from http_door import HttpDoor
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from semel.protocol.errors import UsageError
+from semel.testing import Broker
+from semel.web.door import Door
+from semel.web.limits import Limits
+from semel.web.parts import PARTS
+from semel.web.serve import listen_of
+
+LIMITS = replace(Limits(), body_bytes_max=1_000, header_bytes_max=2_000)
+
+
+def part_of(gate: threading.Event | None = None) -> Any:
+    """A part with one path, which counts the bytes of a body, and one that waits for the gate."""
+
+    async def count(request: Request) -> Response:
+        return JSONResponse(len(await request.body()))
+
+    def wait(request: Request) -> Response:
+        assert gate is not None
+        gate.wait(60)
+        return JSONResponse("done")
+
+    def failing(request: Request) -> Response:
+        raise ValueError("secret")
+
+    table = [Route("/count", count, methods=["POST"]), Route("/wait", wait), Route("/fail", failing)]
+    return SimpleNamespace(routes=lambda door: table)
+
+
+def raw(address: str, data: bytes) -> bytes:
+    """Send bytes, and return all that comes until the door closes the connection."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), 60) as connection:
+        connection.sendall(data)
+        found = b""
+        while block := connection.recv(1 << 16):
+            found += block
+    return found
+
+
+def refused(address: str) -> bool:
+    """Say whether a new connection is closed without an answer."""
+    try:
+        return raw(address, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n") == b""
+    except ConnectionError:
+        return True
+
+
+def test_bodies_are_bounded(broker: Broker) -> None:
+    with HttpDoor(broker.bootstrap, [part_of()], LIMITS) as door:
+        assert door.ask("POST", "/count", b"x" * 1_000).body == 1_000
+        refused = door.ask("POST", "/count", b"x" * 1_001)
+        assert (refused.status, refused.body["status"], refused.body["error_code"]) == (413, 413, 413)
+        assert refused.headers["content-type"] == "application/problem+json"
+        head = b"POST /count HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        chunk = b"190\r\n" + b"x" * 400 + b"\r\n"
+        assert raw(door.address, head + chunk * 3).startswith(b"HTTP/1.1 413")
+
+
+def test_headers_are_bounded(broker: Broker) -> None:
+    with HttpDoor(broker.bootstrap, [part_of()], LIMITS) as door:
+        request = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000
+        assert raw(door.address, request).startswith(b"HTTP/1.1 400")
+
+
+def test_a_request_that_drips_in_is_cut_off(broker: Broker) -> None:
+    with HttpDoor(broker.bootstrap, [part_of()], replace(LIMITS, receive_s=0.2)) as door:
+        assert raw(door.address, b"GET / HT") == b""
+        assert raw(door.address, b"") == b""
+        head = b"POST /count HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx"
+        assert raw(door.address, head).startswith(b"HTTP/1.1 408")
+
+
+def test_requests_at_a_time_are_bounded(broker: Broker) -> None:
+    gate = threading.Event()
+    with HttpDoor(broker.bootstrap, [part_of(gate)], replace(LIMITS, requests_max=1)) as door:
+        answers: list[Any] = []
+        waiting = threading.Thread(target=lambda: answers.append(door.ask("GET", "/wait")))
+        waiting.start()
+        try:
+            while (refused := door.ask("GET", "/healthz")).status == 200:
+                pass
+            assert refused.status == 503
+            assert refused.headers["retry-after"] == "1"
+        finally:
+            gate.set()
+            waiting.join(60)
+        assert answers[0].body == "done"
+        assert door.ask("GET", "/healthz").status == 200
+
+
+def test_connections_are_bounded(broker: Broker) -> None:
+    with HttpDoor(broker.bootstrap, [part_of()], replace(LIMITS, connections_max=2)) as door:
+        host, _, port = door.address.rpartition(":")
+        held = [socket.create_connection((host, int(port)), 60) for _ in range(2)]
+        try:
+            for each in held:  # so that both are there
+                each.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert each.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            assert refused(door.address)
+        finally:
+            for each in held:
+                each.close()
+
+
+def test_what_fails_says_nothing_of_why(broker: Broker) -> None:
+    with HttpDoor(broker.bootstrap, [part_of()], LIMITS) as door:
+        answered = door.ask("GET", "/fail")
+        assert answered.status == 500
+        assert "secret" not in str(answered.body)
+
+
+def test_pages_of_other_sites_are_refused(broker: Broker) -> None:
+    with HttpDoor(broker.bootstrap, [part_of()], LIMITS) as door:
+        assert door.ask("GET", "/", headers={"Origin": "https://evil.example"}).status == 403
+        assert door.ask("GET", "/", headers={"Host": "evil.example"}).status == 421
+        assert door.ask("GET", "/", headers={"Origin": door.url}).status == 200
+
+
+def test_a_door_that_is_closed_answers_what_it_was_asked(broker: Broker) -> None:
+    gate = threading.Event()
+    answers: list[Any] = []
+    door = HttpDoor(broker.bootstrap, [part_of(gate)], LIMITS)
+    with door:
+        waiting = threading.Thread(target=lambda: answers.append(door.ask("GET", "/wait")))
+        waiting.start()
+        ending = threading.Thread(target=door.close)
+        while door.ask("GET", "/healthz").status != 200:
+            pass
+        ending.start()
+        gate.set()
+        waiting.join(60)
+        ending.join(60)
+    assert answers[0].body == "done"
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def test_users_are_asked_for_and_the_node_knows_them() -> None:
+    with (
+        Broker(users={"alice": "alice-secret", "door": "door-secret"}) as broker,
+        HttpDoor(broker.bootstrap_of("door"), PARTS, has_users=True) as door,
+    ):
+        refused = door.ask("GET", "/subjects")
+        assert (refused.status, refused.body["error_code"]) == (401, 40101)
+        assert refused.headers["www-authenticate"].startswith("Basic ")
+        for wrong in (basic("alice", "wrong"), basic("nobody", "x"), {"Authorization": "Basic !"}):
+            assert door.ask("GET", "/subjects", headers=wrong).status == 401
+        assert door.ask("GET", "/healthz").status == 200
+        right = basic("alice", "alice-secret")
+        registered = door.ask("POST", "/subjects/s/versions", {"schema": '"int"'}, right)
+        assert registered.body["id"] == 1
+        assert door.ask("GET", "/subjects", headers=right).body == ["s"]
+
+
+def test_acls_of_the_topic_say_who_registers() -> None:
+    users = {"alice": "alice-secret", "door": "door-secret"}
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    with (
+        Broker(users=users, authorizer_class_name=authorizer, super_users="User:door") as broker,
+        HttpDoor(broker.bootstrap_of("door"), PARTS, has_users=True) as door,
+    ):
+        alice, own = basic("alice", "alice-secret"), basic("door", "door-secret")
+        refused = door.ask("POST", "/subjects/s/versions", {"schema": '"int"'}, alice)
+        assert refused.status == 403
+        assert door.ask("POST", "/subjects/s/versions", {"schema": '"int"'}, own).body["id"] == 1
+        assert door.ask("GET", "/subjects", headers=alice).body == ["s"]
+
+
+def test_clients_of_users_are_bounded() -> None:
+    async def count() -> int:
+        from semel.web.door import Caller
+
+        door = Door("localhost:1", replace(LIMITS, users_max=3), asks_for_passwords=True)
+        for number in range(10):
+            door.clients(Caller(f"user-{number}", "x")).admin()
+        found = len(door._of_users)
+        await door.close()
+        return found
+
+    import asyncio
+
+    assert asyncio.run(count()) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("0.0.0.0:80", "everybody who can connect"),
+        ("log.example.com:80", "everybody who can connect"),
+        ("sasl://0.0.0.0:80", "plain text"),
+        ("tls://127.0.0.1:80", "--certificate"),
+        ("80", "HOST:PORT"),
+        ("http://127.0.0.1:80", "HOST:PORT"),
+        ("127.0.0.1:99999", "HOST:PORT"),
+    ],
+)
+def test_where_it_does_not_listen(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        listen_of(text)
+
+
+def test_where_it_listens() -> None:
+    assert listen_of("[::1]:80").host == "::1"
+    assert listen_of("0.0.0.0:80", is_insecure=True).port == 80
+    assert listen_of("tls+sasl://0.0.0.0:80", certificate="a", key="b").has_users
