@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from http_door import http_door
+from rest_door import rest_door
 
 from semel.testing import Broker
 
@@ -41,7 +41,7 @@ def pattern(printed: str) -> re.Pattern[str]:
 def test_what_is_typed_on_the_page_answers_what_it_says() -> None:
     typed = commands()
     assert len(typed) > 15
-    with Broker() as node, http_door(node.bootstrap) as url:
+    with Broker() as node, rest_door(node.bootstrap) as url:
         script = "\n".join(f"{command}\necho '{END}'" for command, _ in typed)
         script = script.replace("localhost:8080", url.removeprefix("http://"))
         shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=100, check=True)

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "architecture.md"
-TOPS = ("protocol", "runtime", "txn_coordinator", "group_coordinator", "broker", "sdk", "spark", "cli")
+TOPS = ("protocol", "runtime", "txn_coordinator", "group_coordinator", "broker", "sdk", "web", "spark", "cli")
 WHOLE = ("protocol", "cli", "txn_coordinator")
 """Rooms with folders for their files alone: each is one room."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from door_requests import DoorRequests
-from http_door import http_door
+from rest_door import rest_door
 
 from semel.testing import Broker
 
@@ -19,11 +19,11 @@ def node() -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def door(node: Broker) -> Iterator[DoorRequests]:
-    with http_door(node.bootstrap) as url:
+    with rest_door(node.bootstrap) as url:
         yield DoorRequests(url)
 
 
 @pytest.fixture(scope="module")
 def other_door(node: Broker) -> Iterator[DoorRequests]:
-    with http_door(node.bootstrap) as url:
+    with rest_door(node.bootstrap) as url:
         yield DoorRequests(url)

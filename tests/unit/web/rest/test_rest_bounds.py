@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from door_requests import DoorRequests, Reply, text
-from http_door import http_door
+from rest_door import rest_door
 
 import semel
 from semel.testing import Broker
@@ -25,7 +25,7 @@ WITHIN_S = 30.0
 @pytest.fixture
 def own_door(node: Broker, request: pytest.FixtureRequest) -> Iterator[DoorRequests]:
     """A door with bounds that a test has set before it asks for it."""
-    with http_door(node.bootstrap, limits=Limits(send_s=0.2)) as url:
+    with rest_door(node.bootstrap, limits=Limits(send_s=0.2)) as url:
         yield DoorRequests(url)
 
 

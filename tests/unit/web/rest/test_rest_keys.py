@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 from door_requests import DoorRequests, Reply, text
-from http_door import http_door
+from rest_door import rest_door
 
 import semel
 from semel.testing import Broker
@@ -191,7 +191,7 @@ def test_E1_a_node_that_is_killed_again_and_again_loses_no_request_and_repeats_n
     with ExitStack() as stack:
         node = stack.enter_context(Broker())
         topic = node.create_topic()
-        doors = [DoorRequests(stack.enter_context(http_door(node.bootstrap))) for _ in range(2)]
+        doors = [DoorRequests(stack.enter_context(rest_door(node.bootstrap))) for _ in range(2)]
         for one in doors:
             assert one.cluster
 

@@ -1,4 +1,4 @@
-"""An HTTP door in the test's process, on a thread with an event loop of its own, for tests to send requests to."""
+"""A door with the REST API in the test's process, on a thread with an event loop of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WITHIN_S = 60.0
 
 
 @contextmanager
-def http_door(bootstrap: str, *, limits: Limits | None = None, parts: Sequence[Part] = (rest,)) -> Iterator[str]:
+def rest_door(bootstrap: str, *, limits: Limits | None = None, parts: Sequence[Part] = (rest,)) -> Iterator[str]:
     """Serve, and yield the door's address: http://127.0.0.1:PORT."""
     started = threading.Event()
     address: list[str] = []
