@@ -17,8 +17,10 @@ WITHIN_S = 60.0
 
 
 @contextmanager
-def rest_door(bootstrap: str, *, limits: Limits | None = None, parts: Sequence[Part] = (rest,)) -> Iterator[str]:
-    """Serve, and yield the door's address: http://127.0.0.1:PORT."""
+def rest_door(
+    bootstrap: str, *, limits: Limits | None = None, parts: Sequence[Part] = (rest,), has_users: bool = False
+) -> Iterator[str]:
+    """Serve, and yield the door's address: HOST:PORT with a scheme. has_users: each request names its user."""
     started = threading.Event()
     address: list[str] = []
     failed: list[BaseException] = []
@@ -26,13 +28,19 @@ def rest_door(bootstrap: str, *, limits: Limits | None = None, parts: Sequence[P
     stop: asyncio.Future[None] = loop.create_future()
 
     def ready(where: str) -> None:
-        address.append(f"http://{where}")
+        address.append(f"http://{where.rpartition('/')[2]}")
         started.set()
 
     def run() -> None:
         try:
             loop.run_until_complete(
-                serve(Door(bootstrap, limits), parts, Listen("127.0.0.1", 0), stop=stop, ready=ready)
+                serve(
+                    Door(bootstrap, limits, asks_for_passwords=has_users),
+                    parts,
+                    Listen("127.0.0.1", 0, has_users=has_users),
+                    stop=stop,
+                    ready=ready,
+                )
             )
         except BaseException as error:
             failed.append(error)
