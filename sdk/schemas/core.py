@@ -33,9 +33,10 @@ class RegistryCore:
     def __init__(
         self, url: str | Sequence[str], username: str, password: str, ca_location: str, timeout_s: float
     ) -> None:
-        self._urls = [_checked_url(each, password) for each in ([url] if isinstance(url, str) else url)]
-        if not self._urls:
-            raise UsageError("url must be the address of a schema registry, such as http://localhost:8080")
+        given = list(url) if isinstance(url, Sequence) and not isinstance(url, str) else [url]
+        if not given:
+            raise _no_url()
+        self._urls = [_checked_url(each, password) for each in given]
         if bool(username) != bool(password):
             raise UsageError("username and password go together")
         if not 0 < timeout_s <= 600:
@@ -177,12 +178,16 @@ class RegistryCore:
 def _checked_url(url: object, password: str) -> str:
     parts = urlsplit(url) if isinstance(url, str) else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise UsageError("url must be the address of a schema registry, such as http://localhost:8080")
+        raise _no_url()
     if parts.username or parts.password:
         raise UsageError("the url has a user in it: give username and password as options")
     if password and parts.scheme == "http" and not is_loopback(parts.hostname):
         raise UsageError(f"the password would cross the network in plain text: use https://{parts.netloc}")
     return parts.geturl().rstrip("/")
+
+
+def _no_url() -> UsageError:
+    return UsageError("url must be the address of a schema registry, such as http://localhost:8080")
 
 
 def _flag(name: str, is_set: bool) -> dict[str, str]:

@@ -13,12 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, redirect_stdout, suppress
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from http_door import HttpDoor
 from live_node import LiveNode
 from page_cells import Cell, Notebook
 
@@ -271,7 +273,23 @@ def broker_of_coroutines(_: Stage) -> None:
     exec(example("docs/testing.md", "async with Broker()"), {})
 
 
+def schemas(stage: Stage) -> None:
+    """The page's programs, against a door, and with a schema that lacks a default."""
+    page = "docs/schemas.md"
+    with HttpDoor(stage.node.bootstrap) as door:
+        code = example(page, "avro_serializer(ORDER, topic").replace("http://localhost:8080", door.url)
+        with redirect_stdout(StringIO()) as printed:
+            names = stage.python(code)
+            stage.python(
+                example(page, "for problem in").replace("http://localhost:8080", door.url), **{**names, "semel": semel}
+            )
+            stage.python(example(page, "SchemaRegistryClient(").replace("http://localhost:8080", door.url), **names)
+    assert "{'id': 7, 'amount': 30.0}" in printed.getvalue()
+    assert "'note'" in printed.getvalue()
+
+
 HERE: dict[tuple[str, str], Callable[[Stage], None]] = {
+    ("docs/schemas.md", "avro_serializer(ORDER, topic"): schemas,
     ("README.md", "semel produce orders --transaction"): quick_start,
     ("README.md", "orders.run(lambda"): readme_run,
     ("README.md", "orders.run(enriched"): readme_run_with_json,

@@ -166,6 +166,7 @@ def test_the_door_of_a_node_ends_with_it_also_where_it_is_killed(tmp_path: Path)
                 connection.sendall(b"GET /subjects HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
                 process.kill()
-                assert connection.recv(1 << 16) == b""  # the door has ended
+                while connection.recv(1 << 16):
+                    pass  # until the door has ended, which closes the connection
         finally:
             process.kill()

@@ -212,7 +212,7 @@ def test_no_message_says_what_to_install_on_its_own() -> None:
 
 
 def _sources() -> list[Path]:
-    tops = ("protocol", "runtime", "txn_coordinator", "group_coordinator", "broker", "sdk", "spark", "cli", "src")
+    tops = ("protocol", "runtime", "txn_coordinator", "group_coordinator", "broker", "sdk", "web", "spark", "cli", "src")
     return [path for top in tops for path in (ROOT / top).rglob("*.py")]
 
 
