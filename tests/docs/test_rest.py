@@ -14,21 +14,20 @@ from semel.testing import Broker
 
 PAGE = Path(__file__).parents[2] / "docs" / "rest.md"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FILE = re.compile(r"`([\w-]+\.json)`:\n\n```json\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 END = "--- end of a command ---"
 
 
 def commands() -> list[tuple[str, str]]:
     """Return the commands of the page, but for the one that starts the door, each with what it prints there."""
-    found: list[tuple[list[str], list[str]]] = []
+    found: list[tuple[str, list[str]]] = []
     for block in BLOCK.findall(PAGE.read_text()):
         for line in block.splitlines():
             if line.startswith("$ "):
-                found.append(([line[2:]], []))
-            elif line.startswith(">"):
-                found[-1][0].append(line[1:])
+                found.append((line[2:], []))
             else:
                 found[-1][1].append(line)
-    typed = [("\n".join(command), "\n".join(printed)) for command, printed in found]
+    typed = [(command, "\n".join(printed)) for command, printed in found]
     return [(command, printed) for command, printed in typed if not command.startswith("semel http")]
 
 
@@ -38,13 +37,16 @@ def pattern(printed: str) -> re.Pattern[str]:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_what_is_typed_on_the_page_answers_what_it_says() -> None:
+def test_what_is_typed_on_the_page_answers_what_it_says(tmp_path: Path) -> None:
+    for name, content in FILE.findall(PAGE.read_text()):
+        (tmp_path / name).write_text(content)
     typed = commands()
     assert len(typed) > 15
     with Broker() as node, rest_door(node.bootstrap) as url:
         script = "\n".join(f"{command}\necho '{END}'" for command, _ in typed)
         script = script.replace("localhost:8080", url.removeprefix("http://"))
-        shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=100, check=True)
+        command = ["bash", "-c", script]
+        shell = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True)
     printed = shell.stdout.split(f"{END}\n")[:-1]
     assert len(printed) == len(typed)
     for (command, said), got in zip(typed, printed, strict=True):
