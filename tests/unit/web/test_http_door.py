@@ -86,6 +86,13 @@ def test_a_request_that_drips_in_is_cut_off(broker: Broker) -> None:
     with HttpDoor(broker.bootstrap, [part_of()], replace(LIMITS, receive_s=0.2)) as door:
         assert raw(door.address, b"GET / HT") == b""
         assert raw(door.address, b"") == b""
+        host, _, port = door.address.rpartition(":")
+        with socket.create_connection((host, int(port)), 60) as connection:  # also where one has been answered before
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            connection.sendall(b"GET / HT")
+            while connection.recv(1 << 16):
+                pass
         head = b"POST /count HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx"
         assert raw(door.address, head).startswith(b"HTTP/1.1 408")
 
