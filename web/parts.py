@@ -6,5 +6,6 @@ from typing import Final
 
 from semel.web.app import Part
 from semel.web.registry import part as registry
+from semel.web.rest import part as rest
 
-PARTS: Final[tuple[Part, ...]] = (registry,)
+PARTS: Final[tuple[Part, ...]] = (registry, rest)

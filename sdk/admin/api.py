@@ -17,7 +17,7 @@ from semel.sdk.admin.core import AdminCore, group_owners
 from semel.sdk.transport.blocking import run, work
 from semel.sdk.transport.border import ends_tracebacks
 from semel.sdk.transport.client import ClientCore
-from semel.sdk.transport.options import ClientOptions, NotPicklable, checked_names
+from semel.sdk.transport.options import ClientOptions, NotPicklable, check_bool, checked_names
 
 if TYPE_CHECKING:
     from semel.protocol.acls import Acl
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from semel.protocol.api.diagnostics import Thresholds, TransactionHistory
     from semel.protocol.api.group_offsets import OffsetAndMetadata
     from semel.protocol.api.groups import FetchedOffset, GroupDescription
+    from semel.protocol.api.metadata import ClusterDescription
     from semel.protocol.api.shared_transactions import SharedDescription
     from semel.protocol.api.topics import ListOffset, TopicDescription
     from semel.protocol.api.transactions import TransactionDescription
@@ -192,9 +193,13 @@ class Admin(NotPicklable):
         """Return which member each partition is assigned to."""
         return group_owners(group)
 
-    def group_offsets(self, group: str) -> dict[TopicPartition, FetchedOffset]:
-        """Return all that a group has committed."""
-        return self._run(self._core.group_offsets(group))
+    def group_offsets(self, group: str, *, stable: bool = False) -> dict[TopicPartition, FetchedOffset]:
+        """Return all that a group has committed.
+
+        stable: raise `RetriableError` (UNSTABLE_OFFSET_COMMIT) while an open transaction is about to move the group
+                (O2), for those who begin to work there
+        """
+        return self._run(self._core.group_offsets(group, check_bool("stable", stable)))
 
     def group_lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
         """Return how far a group is behind the end of what read_committed readers may see.
@@ -263,6 +268,10 @@ class Admin(NotPicklable):
         self._run(self._core.abort_transaction(transactional_id))
 
     # --- The cluster's nodes ------------------------------------------------------------------------------------------
+
+    def cluster(self) -> ClusterDescription:
+        """Return the cluster's id, which node controls it (-1: none now), and where clients reach its nodes."""
+        return self._run(self._core.cluster())
 
     def nodes(self) -> list[NodeState]:
         """Return all registered nodes, dead ones too, by their numbers."""

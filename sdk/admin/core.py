@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from semel.protocol.api.diagnostics import HangingEnd, Thresholds, TransactionHistory
     from semel.protocol.api.group_offsets import OffsetAndMetadata
     from semel.protocol.api.groups import FetchedOffset, GroupDescription, GroupListing  # noqa: F401 (in a string)
+    from semel.protocol.api.metadata import ClusterDescription
     from semel.protocol.api.shared_transactions import SharedDescription
     from semel.protocol.api.transactions import TransactionDescription, TransactionListing  # noqa: F401 (likewise)
     from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaFilter
@@ -137,6 +138,16 @@ class AdminCore:
         response = await self._control.call(rpc.DELETE_TOPICS, request, check=lambda told: _check_quota(told.results))
         for result in response.results:
             check_item(result.error, f"topic {name!r}")
+
+    async def cluster(self) -> ClusterDescription:
+        from semel.protocol.api.metadata import ClusterDescription, NodeDescription
+
+        told = await self._control.call(rpc.GET_METADATA, metadata_pb2.GetMetadataRequest())
+        nodes = (
+            NodeDescription(node.node_id, node.kafka_host, node.kafka_port, node.grpc_host, node.grpc_port, node.rack)
+            for node in told.nodes
+        )
+        return ClusterDescription(told.cluster_id, told.controller_id, tuple(nodes))
 
     async def topics(self, include_internal: bool) -> list[TopicDescription]:
         request = metadata_pb2.GetMetadataRequest(all_topics=True, include_internal=include_internal)
@@ -308,8 +319,8 @@ class AdminCore:
             members,
         )
 
-    async def group_offsets(self, group: str) -> dict[TopicPartition, FetchedOffset]:
-        return await self._group_offsets(group, groups_pb2.FetchOffsetsRequest(all=True, require_stable=False))
+    async def group_offsets(self, group: str, stable: bool) -> dict[TopicPartition, FetchedOffset]:
+        return await self._group_offsets(group, groups_pb2.FetchOffsetsRequest(all=True, require_stable=stable))
 
     async def stable_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition]
@@ -340,7 +351,7 @@ class AdminCore:
         return lags
 
     async def look_up_lag(self, group: str) -> dict[TopicPartition, PartitionLag]:
-        offsets = await self.group_offsets(group)
+        offsets = await self.group_offsets(group, stable=False)
         committed = {tp: place.offset for tp, place in offsets.items() if place.offset >= 0}
         # Where members read and nothing is committed yet, all that is there is still before them.
         uncommitted = {*group_owners(await self.group(group)), *offsets} - committed.keys()

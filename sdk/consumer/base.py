@@ -261,14 +261,20 @@ class ConsumerBase(NotPicklable, ABC, Generic[Listener]):
             None if pattern is None else check_text("pattern", pattern),
         )
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+    def assign(self, partitions: Iterable[TopicPartition] | Mapping[TopicPartition, int]) -> None:
         """Read exactly these partitions, without sharing them. With a group, begin where it has committed.
 
-        Partitions that were assigned before continue where they are. Raises `UsageError` after `subscribe`.
+        partitions: or a mapping that says at which offset to begin in each; nothing is looked up then
+
+        Partitions that were assigned before continue where they are, if no offset is given for them. Raises
+        `UsageError` after `subscribe`.
         """
         self._check_free()
         self._settle()
-        self._core.assign(check_partitions(partitions))
+        offsets = {}
+        if isinstance(partitions, Mapping):
+            offsets = {tp: check_int(f"offset of {tp}", offset, 0, INT64_MAX) for tp, offset in partitions.items()}
+        self._core.assign(check_partitions(partitions), offsets)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that are read now."""

@@ -116,10 +116,14 @@ class ConsumerCore:
         if member is not None:
             self.client.io.call_soon(member.request_rejoin)
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions. Raises `UsageError` after `subscribe`."""
+    def assign(self, partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int]) -> None:
+        """Read exactly these partitions, from `offsets` where they say so. Raises `UsageError` after `subscribe`."""
         with self._lock:
             self.subscription.assign(partitions)
+            for tp, offset in offsets.items():
+                state = self.subscription.require(tp)
+                state.move_to(offset)
+                state.handed_out = offset
             self._watch.restart()
         self._moved()
 

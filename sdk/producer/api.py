@@ -23,7 +23,7 @@ from semel.sdk.producer.transaction import (
     was_already_committed,
 )
 from semel.sdk.telemetry import tracing
-from semel.sdk.transport.arguments import check_seconds
+from semel.sdk.transport.arguments import as_expected_offsets, check_seconds
 from semel.sdk.transport.blocking import run, work
 from semel.sdk.transport.border import ends_tracebacks
 from semel.sdk.transport.options import checked_names
@@ -252,17 +252,29 @@ class Producer(RecordSender):
             self.init_transactions()
         self._core.begin()
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: GroupMetadata) -> None:
+    def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group: GroupMetadata,
+        *,
+        expected_offsets: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         """Commit a group's offsets with the open transaction: the offset of the next record to read for each partition.
 
-        Raises `AbortTransactionError` when the group refuses them (a rebalance has taken the partitions away, O4).
+        expected_offsets: where the group must stand before that, for partitions of `offsets`: where the work began, or
+            -1 where it must have committed nothing. So of two programs that have read the same records one alone
+            commits (rule O5); the other waits until the first has ended, and is refused
+
+        Raises `AbortTransactionError` when the group refuses them: a rebalance has taken the partitions away (O4), or
+        the group stands elsewhere than expected (INVALID_UPDATE_VERSION: somebody else has moved it).
         """
         transactions = self._core.transactional()
         positions = {
             tp: OffsetAndMetadata(position) if isinstance(position, int) else position
             for tp, position in offsets.items()
         }
-        run(self._core.client, transactions.send_offsets(positions, group))
+        expected = as_expected_offsets(expected_offsets or {}, positions)
+        run(self._core.client, transactions.send_offsets(positions, group, expected))
 
     def prepare_transaction(self, *, commits: CommitSource | None = None) -> PreparedTransaction:
         """Flush, and leave the decision to somebody outside (KIP-939). Nothing can be added to the transaction then.
@@ -352,10 +364,16 @@ class Transaction(TransactionSending):
         self._attached: AbstractContextManager[None] = nullcontext()
         self._used = False
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: GroupMetadata) -> None:
+    def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group: GroupMetadata,
+        *,
+        expected_offsets: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         """Commit `offsets` of a group with the transaction. See `Producer.send_offsets`."""
         self._check_open()
-        self._producer.send_offsets(offsets, group)
+        self._producer.send_offsets(offsets, group, expected_offsets=expected_offsets)
 
     def prepare(self) -> PreparedTransaction:
         """Flush, and leave the decision to somebody outside; the end of the block then commits. See `Producer`.

@@ -50,6 +50,8 @@ _TRANSACTIONAL_VERSION_MIN = 12
 
 _FAILURES_BEFORE_WARNING = 5
 
+_FENCED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+
 
 class NoRoomError(Exception):
     """Raised through `send` to the asyncio API, which waits in place of the thread."""
@@ -437,8 +439,9 @@ class ProducerCore:
             self.scope.scope_failed(error)
 
     def _tell_failure(self, error: SemelError) -> None:
-        """Log that a batch is given up."""
-        _log.warning("not delivered: %s", error)
+        """Log that a batch is given up. Whoever ends its transaction is told that another instance has come (T5)."""
+        is_told = self.transactions is not None and error.code in _FENCED
+        _log.log(logging.INFO if is_told else logging.WARNING, "not delivered: %s", error)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

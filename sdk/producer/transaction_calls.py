@@ -320,8 +320,16 @@ class TransactionCalls:
         """Whether the commit was asked for, and its answer is not known."""
         return self._manager.state is State.COMMITTING
 
-    async def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> None:
-        """Commit offsets inside the transaction (O1). Raises `AbortTransactionError` when they can't be."""
+    async def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group: GroupMetadata,
+        expected: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Commit offsets inside the transaction (O1), if the group stands at `expected` (O5).
+
+        Raises `AbortTransactionError` when they can't be committed.
+        """
         with self._lock:
             self._manager.check_sending(offsets=True)
         if not offsets:
@@ -331,7 +339,7 @@ class TransactionCalls:
         try:
             with tracing.attached(tracing.if_none_is_current(self.context)):
                 await commit_offsets(
-                    self._control, self._options, manager.transactional_id, manager.producer, offsets, group
+                    self._control, self._options, manager.transactional_id, manager.producer, offsets, group, expected
                 )
         except SemelError as error:
             abort = self._explained(

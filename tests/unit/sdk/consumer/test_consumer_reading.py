@@ -599,3 +599,20 @@ def test_wrong_options_say_what_to_do(face: str, options: dict[str, Any], messag
 def test_wrong_calls_say_what_to_do(face: str, call: Any, message: str) -> None:
     with FACES[face]("localhost:1") as consumer, pytest.raises(UsageError, match=message):
         call(consumer)
+
+
+def test_an_assignment_may_say_where_to_begin() -> None:
+    with Broker() as node:
+        topic = node.create_topic()
+        with semel.Producer(node.bootstrap) as producer:
+            for number in range(5):
+                producer.send(topic, b"%d" % number)
+        tp = semel.TopicPartition(topic, 0)
+        with semel.Consumer(node.bootstrap, offset_reset="error") as consumer:
+            for offset in (3, 1, 4):  # where others were, and while it runs
+                consumer.assign({tp: offset})
+                batch = consumer.poll(30)
+                assert batch is not None
+                assert [record.offset for record in batch] == list(range(offset, 5))
+            with pytest.raises(semel.UsageError, match=r"offset of .*-0"):
+                consumer.assign({tp: -1})

@@ -1,0 +1,102 @@
+"""Results and offsets in one request: a worker without a state transforms each record once (E1, O5)."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from door_requests import DoorRequests, text
+
+import semel
+from semel.testing import Broker
+
+
+def transaction(source: str, target: str, value: str, begins: int | None, ends: int) -> dict[str, Any]:
+    return {
+        "records": [text(value, topic_name=target)],
+        "consumer_group_id": f"of {source}",
+        "offsets": [{"topic_name": source, "partition_id": 0, "expected_offset": begins, "offset": ends}],
+    }
+
+
+def test_O1_records_and_offsets_take_effect_together(door: DoorRequests, node: Broker) -> None:
+    source, target = node.create_topic(), node.create_topic()
+    body = transaction(source, target, "a", None, 5)
+    done = door.post("/transactions", body, key=source)
+    assert done.status == 200
+    assert done.json["data"][0]["topic_name"] == target
+    assert done.json["offsets"] == [{"topic_name": source, "partition_id": 0, "offset": 5}]
+    assert node.committed_offsets(f"of {source}") == {semel.TopicPartition(source, 0): 5}
+    again = door.post("/transactions", body, key=source)
+    assert (again.body, again.headers["idempotency-replayed"]) == (done.body, "true")
+    assert len(node.records(target)) == 1
+
+
+def test_O5_whoever_began_where_the_group_stands_no_more_is_refused_and_writes_nothing(
+    door: DoorRequests, other_door: DoorRequests, node: Broker
+) -> None:
+    source, target = node.create_topic(), node.create_topic()
+    assert door.post("/transactions", transaction(source, target, "a", None, 5), key=f"{source} 1").status == 200
+    for begins in (None, 0, 4, 6):
+        refused = other_door.post(
+            "/transactions", transaction(source, target, "b", begins, 5), key=f"{source} {begins}"
+        )
+        assert (refused.status, refused.json["error_code"]) == (409, 409)
+        assert "somebody else has moved the group" in refused.json["detail"]
+    assert [record.value for record in node.records(target)] == [b"a"]
+    assert other_door.post("/transactions", transaction(source, target, "c", 5, 9), key=f"{source} 2").status == 200
+    assert node.committed_offsets(f"of {source}") == {semel.TopicPartition(source, 0): 9}
+
+
+def test_O5_E1_of_many_that_began_at_the_same_place_at_once_one_commits(
+    door: DoorRequests, other_door: DoorRequests, node: Broker
+) -> None:
+    source, target = node.create_topic(), node.create_topic()
+    stands: int | None = None
+    for step in range(3):
+
+        def send(number: int, begins: int | None = stands, step: int = step) -> int:
+            body = transaction(source, target, f"{step}", begins, (begins or 0) + 1)
+            return (door, other_door)[number % 2].post("/transactions", body, key=f"{source} {step} {number}").status
+
+        with ThreadPoolExecutor(6) as pool:
+            assert sorted(pool.map(send, range(6))) == [200, 409, 409, 409, 409, 409]
+        stands = (stands or 0) + 1
+    assert [record.value for record in node.records(target)] == [b"0", b"1", b"2"]
+
+
+def test_offsets_alone_and_records_alone_are_transactions_too(door: DoorRequests, node: Broker) -> None:
+    source, target = node.create_topic(), node.create_topic()
+    whole = transaction(source, target, "a", None, 5)
+    alone = {name: whole[name] for name in ("consumer_group_id", "offsets")}
+    assert door.post("/transactions", alone, key=f"{source} 1").json["data"] == []
+    assert door.post("/transactions", {"records": whole["records"]}, key=f"{source} 2").status == 200
+    assert len(node.records(target)) == 1
+    assert node.committed_offsets(f"of {source}") == {semel.TopicPartition(source, 0): 5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"records": [], "offsets": [], "consumer_group_id": None}, "records, offsets, or both"),
+        ({"consumer_group_id": None}, "go together"),
+        ({"consumer_group_id": ""}, "consumer_group_id"),
+        ({"offsets": []}, "go together"),
+        ({"offsets": [{"topic_name": "t", "partition_id": 0, "offset": 5}]}, "expected_offset"),
+        ({"offsets": [{"topic_name": "t", "partition_id": 0, "offset": -1, "expected_offset": 0}]}, "offset"),
+        ({"offsets": [{"topic_name": "t", "partition_id": 0, "offset": 1, "expected_offset": -1}]}, "expected_offset"),
+        ({"offsets": [{"topic_name": "t", "partition_id": 0, "offset": 1, "expected_offset": 0}] * 2}, "twice"),
+        ({"offsets": 5}, "offsets"),
+        ({"records": [{"value": None}]}, "records[0].topic_name"),
+        ({"group": "g"}, "group is not known"),
+    ],
+)
+def test_a_transaction_that_makes_no_sense_is_422_and_names_the_field(
+    door: DoorRequests, node: Broker, changes: dict[str, Any], named: str
+) -> None:
+    topic = node.create_topic()
+    refused = door.post("/transactions", {**transaction(topic, topic, "a", None, 1), **changes}, key=topic)
+    assert refused.status == 422
+    assert named in refused.json["detail"]
+    assert node.records(topic) == []

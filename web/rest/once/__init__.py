@@ -1,0 +1,1 @@
+"""Requests with an Idempotency-Key: done once, and answered the same each time."""

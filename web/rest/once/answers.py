@@ -1,0 +1,172 @@
+"""Answers that were given, in the topic `_semel_rest_answers`: each is written by the transaction that it tells of.
+
+The topic is the only memory. Each answer is a record with the digest of its key, in the partition of the key's lane; a
+door keeps where each is, and reads the partition on whenever it takes over a lane. So every door knows the same keys,
+after any crash, for as long as the topic keeps its records (retention.ms).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
+from semel.protocol.errors import ErrorCode, FatalError, SemelError
+from semel.protocol.ids import TopicPartition
+from semel.web.door import Caller
+from semel.web.problems import Problem
+from semel.web.rest.bounds import KEYS_KEPT_MS, KEYS_MAX, LANES, RETRY_AFTER_S
+
+if TYPE_CHECKING:
+    from semel.protocol.record_decoder import Record
+    from semel.web.door import Door
+    from semel.web.rest.readers import Readers
+
+TOPIC: Final = "_semel_rest_answers"
+_CONFIGS: Final = {
+    "cleanup.policy": "delete",
+    "retention.ms": str(KEYS_KEPT_MS),
+    "segment.ms": "3600000",  # what is open is not deleted
+    "compression.type": "producer",
+}
+_THE_DOOR: Final = Caller()
+_POLL_S: Final = 0.5
+_FORGET_EVERY: Final = 10_000
+"""After how many new keys it is looked which of the old ones have gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer as it was first given. fingerprint: of the request; replayed: it is told again."""
+
+    fingerprint: str
+    status: int
+    body: Any
+    replayed: bool = False
+
+    def encoded(self) -> bytes:
+        stored = {"fingerprint": self.fingerprint, "status": self.status, "body": self.body}
+        return json.dumps(stored, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+class Answers:
+    """Where the answers of each lane are, as far as this door has read."""
+
+    def __init__(self, door: Door, readers: Readers) -> None:
+        self._door = door
+        self._readers = readers
+        self._offsets: list[dict[bytes, int]] = [{} for _ in range(LANES)]
+        self._read_to = [0] * LANES
+        self._reading = [asyncio.Lock() for _ in range(LANES)]
+        self._new = 0
+
+    async def catch_up(self, lane: int) -> None:
+        """Read what a lane's partition has. What transactions of others hold back is waited for, until it times out.
+
+        The caller's transactional id has nothing open, so afterwards all of its answers are known.
+        """
+        await self._make_topic()
+        partition = TopicPartition(TOPIC, lane)
+        async with self._reading[lane]:
+            admin = self._door.own.admin()
+            start = (await admin.list_offsets({partition: EARLIEST_TIMESTAMP}))[partition].offset
+            latest = {partition: LATEST_TIMESTAMP}
+            end = (await admin.list_offsets(latest, isolation=IsolationLevel.READ_UNCOMMITTED))[partition].offset
+            if end < self._read_to[lane]:  # it was deleted and made again
+                self._read_to[lane] = 0
+                self._offsets[lane].clear()
+            self._forget(lane, start)
+            at = max(self._read_to[lane], start)
+            if at >= end:
+                return
+            async with self._readers.at(_THE_DOOR, partition, at) as reader:
+                while at < end:
+                    batch = await reader.poll(_POLL_S, 2_000)
+                    for record in () if batch is None else batch.records:
+                        self._note(lane, record)
+                    at = reader.position(partition) or at
+            self._read_to[lane] = at
+
+    def _note(self, lane: int, record: Record) -> None:
+        if isinstance(record.key, bytes):
+            self._offsets[lane][record.key] = record.offset
+
+    def _forget(self, lane: int, start: int) -> None:
+        known = self._offsets[lane]
+        if any(offset < start for offset in known.values()):
+            self._offsets[lane] = {digest: offset for digest, offset in known.items() if offset >= start}
+
+    async def written(self, lane: int, digest: bytes, offset: int) -> None:
+        """Remember an answer whose transaction this door has committed."""
+        self._offsets[lane][digest] = offset
+        self._new += 1
+        if self._new >= _FORGET_EVERY:
+            self._new = 0
+            await self._forget_all()
+
+    async def check_room(self) -> None:
+        """Raise `Problem` 503 where the door remembers as many keys as it may."""
+        if sum(map(len, self._offsets)) >= KEYS_MAX:
+            await self._forget_all()
+            if sum(map(len, self._offsets)) >= KEYS_MAX:
+                raise Problem(
+                    503,
+                    f"{KEYS_MAX} keys are remembered, and there is room for no more: they go after retention.ms of the "
+                    f"topic {TOPIC}, which an operator may shorten",
+                    error_code=50301,
+                    retry_after_s=60,
+                )
+
+    async def _forget_all(self) -> None:
+        partitions = {TopicPartition(TOPIC, lane): EARLIEST_TIMESTAMP for lane in range(LANES)}
+        for partition, found in (await self._door.own.admin().list_offsets(partitions)).items():
+            self._forget(partition.partition, found.offset)
+
+    async def find(self, lane: int, digest: bytes) -> Answer | None:
+        """Return the answer that a key got; None where it has none, or the topic does not keep it any more."""
+        offset = self._offsets[lane].get(digest)
+        if offset is None:
+            return None
+        partition = TopicPartition(TOPIC, lane)
+        try:
+            async with self._readers.at(_THE_DOOR, partition, offset) as reader:
+                batch = None
+                while batch is None:
+                    batch = await reader.poll(_POLL_S, 1)
+        except SemelError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            self._offsets[lane].pop(digest, None)
+            return None
+        record = batch.records[0]
+        if record.key != digest:  # the topic was deleted and made again
+            self._offsets[lane].pop(digest, None)
+            return None
+        stored = json.loads(record.value)
+        return Answer(stored["fingerprint"], stored["status"], stored["body"], replayed=True)
+
+    async def _make_topic(self) -> None:
+        admin = self._door.own.admin()
+        try:
+            topic = await admin.topic(TOPIC)
+        except FatalError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            try:
+                topic = await admin.create_topic(TOPIC, partitions=LANES, configs=_CONFIGS)
+            except FatalError as made:
+                if made.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # by another door
+                    raise
+                topic = await admin.topic(TOPIC)
+        if len(topic.partitions) < LANES:
+            raise FatalError(
+                f"topic {TOPIC} has {len(topic.partitions)} partitions, and answers need {LANES}: "
+                f"`semel topic add-partitions {TOPIC} {LANES}`"
+            )
+
+
+def too_busy(detail: str) -> Problem:
+    """Return the refusal of a request that may be sent again with the same key."""
+    return Problem(503, f"{detail}: send it again with the same key", error_code=50302, retry_after_s=RETRY_AFTER_S)
