@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
-from semel.protocol.ids import TopicPartition
+from semel.protocol.ids import TopicId, TopicPartition
 from semel.web.door import Caller
 from semel.web.problems import Problem
 from semel.web.rest.bounds import KEYS_KEPT_MS, KEYS_MAX, LANES, RETRY_AFTER_S
@@ -59,6 +59,8 @@ class Answers:
         self._readers = readers
         self._offsets: list[dict[bytes, int]] = [{} for _ in range(LANES)]
         self._read_to = [0] * LANES
+        self._topic_ids: list[TopicId | None] = [None] * LANES
+        """Of the topic that this was read from: one of the same name that is made again has other records."""
         self._reading = [asyncio.Lock() for _ in range(LANES)]
         self._new = 0
 
@@ -67,14 +69,15 @@ class Answers:
 
         The caller's transactional id has nothing open, so afterwards all of its answers are known.
         """
-        await self._make_topic()
+        topic_id = await self._make_topic()
         partition = TopicPartition(TOPIC, lane)
         async with self._reading[lane]:
             admin = self._door.own.admin()
             start = (await admin.list_offsets({partition: EARLIEST_TIMESTAMP}))[partition].offset
             latest = {partition: LATEST_TIMESTAMP}
             end = (await admin.list_offsets(latest, isolation=IsolationLevel.READ_UNCOMMITTED))[partition].offset
-            if end < self._read_to[lane]:  # it was deleted and made again
+            if topic_id != self._topic_ids[lane]:
+                self._topic_ids[lane] = topic_id
                 self._read_to[lane] = 0
                 self._offsets[lane].clear()
             self._forget(lane, start)
@@ -147,7 +150,8 @@ class Answers:
         stored = json.loads(record.value)
         return Answer(stored["fingerprint"], stored["status"], stored["body"], replayed=True)
 
-    async def _make_topic(self) -> None:
+    async def _make_topic(self) -> TopicId:
+        """Return the id of the topic, which is made where it does not exist."""
         admin = self._door.own.admin()
         try:
             topic = await admin.topic(TOPIC)
@@ -165,6 +169,7 @@ class Answers:
                 f"topic {TOPIC} has {len(topic.partitions)} partitions, and answers need {LANES}: "
                 f"`semel topic add-partitions {TOPIC} {LANES}`"
             )
+        return topic.topic_id
 
 
 def too_busy(detail: str) -> Problem:
