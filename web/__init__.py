@@ -1,1 +1,1 @@
-"""The HTTP door: what programs reach a log through that speak HTTP and no Kafka protocol. A client like any other."""
+"""The HTTP gateway: programs that speak HTTP, and no Kafka protocol, reach a log by it. A client like any other."""

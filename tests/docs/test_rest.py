@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from rest_door import rest_door
+from rest_gateway import rest_gateway
 
 from semel.testing import Broker
 
@@ -19,7 +19,7 @@ END = "--- end of a command ---"
 
 
 def commands() -> list[tuple[str, str]]:
-    """Return the commands of the page, but for the one that starts the door, each with what it prints there."""
+    """Return the commands of the page, but for the one that starts the gateway, each with what it prints there."""
     found: list[tuple[str, list[str]]] = []
     for block in BLOCK.findall(PAGE.read_text()):
         for line in block.splitlines():
@@ -42,7 +42,7 @@ def test_what_is_typed_on_the_page_answers_what_it_says(tmp_path: Path) -> None:
         (tmp_path / name).write_text(content)
     typed = commands()
     assert len(typed) > 15
-    with Broker() as node, rest_door(node.bootstrap) as url:
+    with Broker() as node, rest_gateway(node.bootstrap) as url:
         script = "\n".join(f"{command}\necho '{END}'" for command, _ in typed)
         script = script.replace("localhost:8080", url.removeprefix("http://"))
         command = ["bash", "-c", script]

@@ -1,4 +1,4 @@
-"""Doors, workers and the node are killed: each request with a key takes effect once, each input is in one sum (E1)."""
+"""Gateways, workers and the node are killed: a request with a key takes effect once, each input is in one sum (E1)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any
 
 import http_worker
 import pytest
-from door_process import DoorProcess
-from door_requests import DoorRequests, text
+from gateway_process import GatewayProcess
+from gateway_requests import GatewayRequests, text
 
 import semel
 from semel.cli.demo.processes import NodeProcess
@@ -29,32 +29,34 @@ WITHIN_S = 120.0
 
 
 @pytest.mark.parametrize("dies", ["written", "committed"])
-def test_T13_E5_a_door_that_is_killed_amid_a_request_and_the_next_door_do_it_once(tmp_path: Path, dies: str) -> None:
+def test_T13_E5_a_gateway_that_is_killed_amid_a_request_and_the_next_gateway_do_it_once(
+    tmp_path: Path, dies: str
+) -> None:
     node = NodeProcess(tmp_path / "data")
     node.start()
     try:
         with semel.Admin(node.bootstrap) as admin:
             admin.create_topic("orders", partitions=1)
         body = {"records": [text("a", topic_name="orders"), text("b", topic_name="orders")]}
-        with DoorProcess(node.bootstrap, dies) as dying:
+        with GatewayProcess(node.bootstrap, dies) as dying:
             with pytest.raises((HTTPException, OSError)):
-                DoorRequests(dying.url).post("/records", body, key="k")
+                GatewayRequests(dying.url).post("/records", body, key="k")
             dying.wait_killed()
-        with DoorProcess(node.bootstrap) as next_one:
-            door = DoorRequests(next_one.url)
-            done = door.post("/records", body, key="k")
+        with GatewayProcess(node.bootstrap) as next_one:
+            gateway = GatewayRequests(next_one.url)
+            done = gateway.post("/records", body, key="k")
             assert done.status == 200
             assert ("idempotency-replayed" in done.headers) is (dies == "committed")
-            assert door.post("/records", body, key="k").body == done.body
-            path = f"{door.cluster}/topics/orders/partitions/0/records?value_format=STRING"
-            records = door.get(path).json["data"]
+            assert gateway.post("/records", body, key="k").body == done.body
+            path = f"{gateway.cluster}/topics/orders/partitions/0/records?value_format=STRING"
+            records = gateway.get(path).json["data"]
         assert [record["value"]["data"] for record in records] == ["a", "b"]
         assert [record["offset"] for record in records] == [report["offset"] for report in done.json["data"]]
     finally:
         node.stop()
 
 
-def test_E1_workers_doors_and_the_node_are_killed_and_each_number_is_in_one_sum(tmp_path: Path) -> None:
+def test_E1_workers_gateways_and_the_node_are_killed_and_each_number_is_in_one_sum(tmp_path: Path) -> None:
     chance = random.Random(11)
     node = NodeProcess(tmp_path / "data")
     node.start()
@@ -66,22 +68,22 @@ def test_E1_workers_doors_and_the_node_are_killed_and_each_number_is_in_one_sum(
         with semel.Producer(node.bootstrap) as producer:
             for number in range(NUMBERS):
                 producer.send("numbers", str(number), partition=number % PARTITIONS)
-        doors = [stack.enter_context(DoorProcess(node.bootstrap)) for _ in range(2)]
-        workers = [start(stack, [door.url for door in doors]) for _ in range(3)]
+        gateways = [stack.enter_context(GatewayProcess(node.bootstrap)) for _ in range(2)]
+        workers = [start(stack, [gateway.url for gateway in gateways]) for _ in range(3)]
         for kill in range(KILLS):
             reach(node.bootstrap, (kill + 1) * NUMBERS // (KILLS + 2))
             if kill == 3:
                 node.kill()
                 node.start()
             elif kill % 3 == 1:
-                doors.pop(0).kill()
-                doors.append(stack.enter_context(DoorProcess(node.bootstrap)))
+                gateways.pop(0).kill()
+                gateways.append(stack.enter_context(GatewayProcess(node.bootstrap)))
                 for worker in workers:
-                    worker.kill()  # they know the old door alone
-                workers = [start(stack, [door.url for door in doors]) for _ in workers]
+                    worker.kill()  # they know the old gateway alone
+                workers = [start(stack, [gateway.url for gateway in gateways]) for _ in workers]
             else:
                 workers.pop(chance.randrange(len(workers))).kill()
-                workers.append(start(stack, [door.url for door in doors]))
+                workers.append(start(stack, [gateway.url for gateway in gateways]))
         reach(node.bootstrap, NUMBERS)
         for worker in workers:
             assert worker.poll() is None, "a worker failed"

@@ -16,7 +16,7 @@ _CLOSE_S = 5.0
 
 
 class Background:
-    """Tasks that are waited for when the door ends."""
+    """Tasks that are waited for when the gateway ends."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

@@ -1,4 +1,4 @@
-"""What bounds the REST API beside the limits of the door: counts, sizes and times."""
+"""What bounds the REST API beside the limits of the gateway: counts, sizes and times."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ KEY_CHARACTERS_MAX: Final = 255
 """Of an Idempotency-Key."""
 
 LANES: Final = 16
-"""Transactions of one user that run at once. Never change it: a key's lane follows from it, on every door."""
+"""Transactions of one user that run at once. Never change it: a key's lane follows from it, on every gateway."""
 LANE_PRODUCERS_MAX: Final = 64
 """Transactional producers that are open at once, of all users together."""
 KEYS_MAX: Final = 1_000_000
-"""Keys that a door remembers, some 200 bytes each."""
+"""Keys that a gateway remembers, some 200 bytes each."""
 KEYS_KEPT_MS: Final = 24 * 3_600_000
 """How long the topic of answers is made to keep a key; its retention.ms says what counts."""
 KEY_WAIT_S: Final = 30.0
 """How long a request with a key may take, waiting for others and for the node included."""
 TRANSACTION_TIMEOUT_MS: Final = 15_000
-"""How long readers wait at most for the transaction of a door that was killed."""
+"""How long readers wait at most for the transaction of a gateway that was killed."""
 LET_OTHERS_END_S: Final = 2.0
-"""How long a door lets another one finish a transaction before it takes over its lane."""
+"""How long a gateway lets another one finish a transaction before it takes over its lane."""
 
 PRODUCERS_MAX: Final = 32
 """Producers outside transactions, one for each user."""

@@ -37,7 +37,7 @@ _RECORD_OVERHEAD_BYTES: Final = 200
 """What a record takes in an answer besides its bytes, about."""
 _EVENT_STREAM: Final = "text/event-stream"
 _SPARE_S: Final = 5.0
-"""A stream ends so long before the door would end it, at a whole record."""
+"""A stream ends so long before the gateway would end it, at a whole record."""
 _TAIL_RECORDS: Final = 500
 _STEP_MS: Final = 1_000
 """How long a poll that does not wait for new records looks at a time for those that are there."""
@@ -124,7 +124,7 @@ class Consume:
     ) -> AsyncIterator[bytes]:
         """Yield an event for each record, its offset as the id, and a comment where none comes."""
         loop = asyncio.get_running_loop()
-        ends = loop.time() + max(self._service.door.limits.request_s - _SPARE_S, 1.0)
+        ends = loop.time() + max(self._service.gateway.limits.request_s - _SPARE_S, 1.0)
         yield f"retry: {_RECONNECT_MS}\n\n".encode()
         try:
             async with self._service.readers.at(self._service.caller(request), partition, offset, isolation) as reader:

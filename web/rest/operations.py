@@ -62,7 +62,7 @@ _READING: Final = (
 
 
 def operations(service: Service) -> list[Operation]:
-    """Return all operations, with the endpoints of one door."""
+    """Return all operations, with the endpoints of one gateway."""
     clusters, topics, configs = Clusters(service), Topics(service), Configs(service)
     groups, produce = Groups(service), Produce(service)
     consume, transactions = Consume(service), Transactions(service)

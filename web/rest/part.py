@@ -1,4 +1,4 @@
-"""The part of the door that serves the REST API."""
+"""The part of the gateway that serves the REST API."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from semel.web.rest.operations import operations
 from semel.web.rest.service import Service
 
 if TYPE_CHECKING:
-    from semel.web.door import Door
+    from semel.web.gateway import Gateway
 
 OPENAPI_PATH: Final = "/v3/openapi.json"
 
 
-def routes(door: Door) -> list[BaseRoute]:
-    """Return the routes. What they open is closed when the door ends."""
-    service = Service(door)
-    door.at_end(service.close)
+def routes(gateway: Gateway) -> list[BaseRoute]:
+    """Return the routes. What they open is closed when the gateway ends."""
+    service = Service(gateway)
+    gateway.at_end(service.close)
     served = operations(service)
     described = description(served, version("semel"))
 

@@ -159,7 +159,7 @@ class _Stream:
         except Exception:
             _log.exception("a stream of records failed")
             await self._waiting.put(
-                (None, Problem(500, "this stream failed: the door's log says why", error_code=50002))
+                (None, Problem(500, "this stream failed: the gateway's log says why", error_code=50002))
             )
         await self._waiting.put(None)
 

@@ -10,7 +10,7 @@ from semel.web.rest.background import Background, close_quietly
 from semel.web.rest.bounds import PRODUCERS_MAX
 
 if TYPE_CHECKING:
-    from semel.web.door import Caller, Door
+    from semel.web.gateway import Caller, Gateway
 
 _BUFFER_BYTES = 32 << 20
 _PATIENCE_MS = 20_000
@@ -19,8 +19,8 @@ _PATIENCE_MS = 20_000
 class Producers:
     """Makes producers as they are needed; those that were not used for the longest are closed where they are many."""
 
-    def __init__(self, door: Door, background: Background) -> None:
-        self._door = door
+    def __init__(self, gateway: Gateway, background: Background) -> None:
+        self._gateway = gateway
         self._background = background
         self._by_caller: OrderedDict[Caller, Producer] = OrderedDict()
 
@@ -28,7 +28,7 @@ class Producers:
         """Return the producer of a caller. Do not close it."""
         producer = self._by_caller.get(caller)
         if producer is None:
-            producer = self._by_caller[caller] = self._door.clients(caller).producer(
+            producer = self._by_caller[caller] = self._gateway.clients(caller).producer(
                 linger_ms=1,
                 buffer_memory_bytes=_BUFFER_BYTES,
                 max_block_ms=_PATIENCE_MS,

@@ -13,7 +13,7 @@ from semel.web.rest.bounds import IDLE_READERS_MAX, POLL_BYTES, POLL_BYTES_MAX, 
 
 if TYPE_CHECKING:
     from semel.protocol.ids import TopicPartition
-    from semel.web.door import Caller, Door
+    from semel.web.gateway import Caller, Gateway
 
 _PATIENCE_MS = 20_000
 
@@ -21,8 +21,8 @@ _PATIENCE_MS = 20_000
 class Readers:
     """At most `at_most` consumers in use. They belong to no group: each reads one partition from where it is told."""
 
-    def __init__(self, door: Door, background: Background, at_most: int) -> None:
-        self._door = door
+    def __init__(self, gateway: Gateway, background: Background, at_most: int) -> None:
+        self._gateway = gateway
         self._background = background
         self._at_most = at_most
         self._in_use = 0
@@ -60,7 +60,7 @@ class Readers:
             if (owner, kind) == (caller, isolation):
                 del self._idle[place]
                 return consumer
-        return self._door.clients(caller).consumer(
+        return self._gateway.clients(caller).consumer(
             isolation=isolation,
             offset_reset="error",
             max_bytes=POLL_BYTES_MAX,

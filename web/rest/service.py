@@ -1,4 +1,4 @@
-"""What the endpoints of one door share: its clients, its pools, and the requests with keys."""
+"""What the endpoints of one gateway share: its clients, its pools, and the requests with keys."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from semel.web.rest.readers import Readers
 
 if TYPE_CHECKING:
     from semel.aio import Admin
-    from semel.web.door import Caller, Door
+    from semel.web.gateway import Caller, Gateway
 
 
 class Service:
-    """One door's REST API. Nothing connects before the first request."""
+    """One gateway's REST API. Nothing connects before the first request."""
 
-    def __init__(self, door: Door) -> None:
-        self.door = door
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
         self._background = Background()
-        self.producers = Producers(door, self._background)
-        self.readers = Readers(door, self._background, READERS_MAX)
-        self._answer_readers = Readers(door, self._background, LANE_PRODUCERS_MAX)
-        self.lanes = Lanes(door, Answers(door, self._answer_readers), self._background)
+        self.producers = Producers(gateway, self._background)
+        self.readers = Readers(gateway, self._background, READERS_MAX)
+        self._answer_readers = Readers(gateway, self._background, LANE_PRODUCERS_MAX)
+        self.lanes = Lanes(gateway, Answers(gateway, self._answer_readers), self._background)
         self._cluster_id = ""
 
     def caller(self, request: Request) -> Caller:
-        return self.door.caller_of(request)
+        return self.gateway.caller_of(request)
 
     def admin(self, request: Request) -> Admin:
         """Return the admin client of the request's caller."""
-        return self.door.clients_of(request).admin()
+        return self.gateway.clients_of(request).admin()
 
     async def cluster_id(self, request: Request) -> str:
         """Return the id of the cluster that the path names. Raises `Problem` 404 for another one."""
         wanted = named(request, "cluster_id")
         if not self._cluster_id:
-            self._cluster_id = (await self.door.own.admin().cluster()).cluster_id
+            self._cluster_id = (await self.gateway.own.admin().cluster()).cluster_id
         if wanted != self._cluster_id:
             raise Problem(
                 404,

@@ -3,7 +3,8 @@
     python -P http_worker.py GROUP SOURCE TARGET PARTITIONS URL...
 
 It reads where the group stands, reads records from there, and sends their sum with the offsets in one request. It keeps
-nothing: after a crash the next one does the same. A request without an answer is sent again, to any door, with its key.
+nothing: after a crash the next one does the same. A request without an answer is sent again, with its key, to any
+gateway.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MOVED = 409
 
 
 def ask(urls: list[str], path: str, body: Any = None, key: str = "") -> tuple[int, Any]:
-    """Return status and answer; asks one door after the other until one answers for certain."""
+    """Return status and answer; asks one gateway after the other until one answers for certain."""
     headers = {"Content-Type": "application/json", **({"Idempotency-Key": key} if key else {})}
     while True:
         url = random.choice(urls)

@@ -1,8 +1,8 @@
 """Answers that were given, in the topic `_semel_rest_answers`: each is written by the transaction that it tells of.
 
 The topic is the only memory. Each answer is a record with the digest of its key, in the partition of the key's lane; a
-door keeps where each is, and reads the partition on whenever it takes over a lane. So every door knows the same keys,
-after any crash, for as long as the topic keeps its records (retention.ms).
+gateway keeps where each is, and reads the partition on whenever it takes over a lane. So every gateway knows the same
+keys, after any crash, for as long as the topic keeps its records (retention.ms).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
 from semel.protocol.errors import ErrorCode, FatalError, SemelError
 from semel.protocol.ids import TopicId, TopicPartition
-from semel.web.door import Caller
+from semel.web.gateway import Caller
 from semel.web.problems import Problem
 from semel.web.rest.bounds import KEYS_KEPT_MS, KEYS_MAX, LANES, RETRY_AFTER_S
 
 if TYPE_CHECKING:
     from semel.protocol.record_decoder import Record
-    from semel.web.door import Door
+    from semel.web.gateway import Gateway
     from semel.web.rest.readers import Readers
 
 TOPIC: Final = "_semel_rest_answers"
@@ -31,7 +31,7 @@ _CONFIGS: Final = {
     "segment.ms": "3600000",  # what is open is not deleted
     "compression.type": "producer",
 }
-_THE_DOOR: Final = Caller()
+_THE_GATEWAY: Final = Caller()
 _POLL_S: Final = 0.5
 _FORGET_EVERY: Final = 10_000
 """After how many new keys it is looked which of the old ones have gone."""
@@ -52,10 +52,10 @@ class Answer:
 
 
 class Answers:
-    """Where the answers of each lane are, as far as this door has read."""
+    """Where the answers of each lane are, as far as this gateway has read."""
 
-    def __init__(self, door: Door, readers: Readers) -> None:
-        self._door = door
+    def __init__(self, gateway: Gateway, readers: Readers) -> None:
+        self._gateway = gateway
         self._readers = readers
         self._offsets: list[dict[bytes, int]] = [{} for _ in range(LANES)]
         self._read_to = [0] * LANES
@@ -72,7 +72,7 @@ class Answers:
         topic_id = await self._make_topic()
         partition = TopicPartition(TOPIC, lane)
         async with self._reading[lane]:
-            admin = self._door.own.admin()
+            admin = self._gateway.own.admin()
             start = (await admin.list_offsets({partition: EARLIEST_TIMESTAMP}))[partition].offset
             latest = {partition: LATEST_TIMESTAMP}
             end = (await admin.list_offsets(latest, isolation=IsolationLevel.READ_UNCOMMITTED))[partition].offset
@@ -84,7 +84,7 @@ class Answers:
             at = max(self._read_to[lane], start)
             if at >= end:
                 return
-            async with self._readers.at(_THE_DOOR, partition, at) as reader:
+            async with self._readers.at(_THE_GATEWAY, partition, at) as reader:
                 while at < end:
                     batch = await reader.poll(_POLL_S, 2_000)
                     for record in () if batch is None else batch.records:
@@ -102,7 +102,7 @@ class Answers:
             self._offsets[lane] = {digest: offset for digest, offset in known.items() if offset >= start}
 
     async def written(self, lane: int, digest: bytes, offset: int) -> None:
-        """Remember an answer whose transaction this door has committed."""
+        """Remember an answer whose transaction this gateway has committed."""
         self._offsets[lane][digest] = offset
         self._new += 1
         if self._new >= _FORGET_EVERY:
@@ -110,7 +110,7 @@ class Answers:
             await self._forget_all()
 
     async def check_room(self) -> None:
-        """Raise `Problem` 503 where the door remembers as many keys as it may."""
+        """Raise `Problem` 503 where the gateway remembers as many keys as it may."""
         if sum(map(len, self._offsets)) >= KEYS_MAX:
             await self._forget_all()
             if sum(map(len, self._offsets)) >= KEYS_MAX:
@@ -124,7 +124,7 @@ class Answers:
 
     async def _forget_all(self) -> None:
         partitions = {TopicPartition(TOPIC, lane): EARLIEST_TIMESTAMP for lane in range(LANES)}
-        for partition, found in (await self._door.own.admin().list_offsets(partitions)).items():
+        for partition, found in (await self._gateway.own.admin().list_offsets(partitions)).items():
             self._forget(partition.partition, found.offset)
 
     async def find(self, lane: int, digest: bytes) -> Answer | None:
@@ -134,7 +134,7 @@ class Answers:
             return None
         partition = TopicPartition(TOPIC, lane)
         try:
-            async with self._readers.at(_THE_DOOR, partition, offset) as reader:
+            async with self._readers.at(_THE_GATEWAY, partition, offset) as reader:
                 batch = None
                 while batch is None:
                     batch = await reader.poll(_POLL_S, 1)
@@ -152,7 +152,7 @@ class Answers:
 
     async def _make_topic(self) -> TopicId:
         """Return the id of the topic, which is made where it does not exist."""
-        admin = self._door.own.admin()
+        admin = self._gateway.own.admin()
         try:
             topic = await admin.topic(TOPIC)
         except FatalError as error:
@@ -161,7 +161,7 @@ class Answers:
             try:
                 topic = await admin.create_topic(TOPIC, partitions=LANES, configs=_CONFIGS)
             except FatalError as made:
-                if made.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # by another door
+                if made.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # by another gateway
                     raise
                 topic = await admin.topic(TOPIC)
         if len(topic.partitions) < LANES:

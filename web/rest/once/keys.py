@@ -21,7 +21,7 @@ class RequestKey:
 
     text:   as the client sent it; the commit token of the transaction
     digest: of user and key; the key of the answer's record
-    lane:   which of the user's transactional ids commits it, the same on every door
+    lane:   which of the user's transactional ids commits it, the same on every gateway
     """
 
     text: str

@@ -1,7 +1,7 @@
 """A lane: one transactional id, under which the requests of some of a user's keys are done, one after the other.
 
-A key has one lane on every door, and a transactional id has one live producer: whoever takes over a lane fences the
-door that had it, ends what that had open, and reads the answers of the lane before its first own transaction. So
+A key has one lane on every gateway, and a transactional id has one live producer: whoever takes over a lane fences the
+gateway that had it, ends what that had open, and reads the answers of the lane before its first own transaction. So
 between "this key has no answer yet" and the commit of its answer nobody else can have committed it: that would have
 taken the lane, and this commit would be refused (T5, T6). The key is the commit's token besides (T13).
 """
@@ -21,7 +21,7 @@ from semel.web.rest.bounds import LET_OTHERS_END_S, TRANSACTION_TIMEOUT_MS
 from semel.web.rest.once.answers import TOPIC, Answer, Answers
 
 if TYPE_CHECKING:
-    from semel.web.door import Caller, Door
+    from semel.web.gateway import Caller, Gateway
     from semel.web.rest.once.keys import RequestKey
     from semel.web.rest.once.work import Work
 
@@ -32,8 +32,8 @@ _LOOK_AGAIN_S: Final = 0.02
 class Lane:
     """The producer of one lane, made when it is needed. Its owner sees to it that one request at a time is in here."""
 
-    def __init__(self, door: Door, caller: Caller, number: int, answers: Answers, background: Background) -> None:
-        self._door = door
+    def __init__(self, gateway: Gateway, caller: Caller, number: int, answers: Answers, background: Background) -> None:
+        self._gateway = gateway
         self._caller = caller
         self._number = number
         self._answers = answers
@@ -101,7 +101,7 @@ class Lane:
         """Return this lane's producer; a new one fences whoever had the lane, and knows all of its answers."""
         if self._producer is not None:
             return self._producer
-        producer = self._door.clients(self._caller).producer(
+        producer = self._gateway.clients(self._caller).producer(
             transactional_id=self.transactional_id,
             linger_ms=0,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
@@ -122,8 +122,8 @@ class Lane:
         return producer
 
     async def _let_others_end(self) -> None:
-        """Wait a while where another door has a transaction of this lane open: to fence it would undo its work."""
-        admin = self._door.clients(self._caller).admin()
+        """Wait a while where another gateway has a transaction of this lane open: to fence it would undo its work."""
+        admin = self._gateway.clients(self._caller).admin()
         with suppress(SemelError, TimeoutError):
             async with asyncio.timeout(LET_OTHERS_END_S):
                 while (await admin.transaction(self.transactional_id)).state == "Ongoing":  # noqa: ASYNC110

@@ -23,7 +23,7 @@ from semel.web.rest.once.answers import Answer, Answers, too_busy
 from semel.web.rest.once.lane import Lane
 
 if TYPE_CHECKING:
-    from semel.web.door import Caller, Door
+    from semel.web.gateway import Caller, Gateway
     from semel.web.rest.background import Background
     from semel.web.rest.once.keys import RequestKey
     from semel.web.rest.once.work import Work
@@ -52,10 +52,10 @@ class _Turn:
 
 
 class Lanes:
-    """The lanes of all users that this door has used lately."""
+    """The lanes of all users that this gateway has used lately."""
 
-    def __init__(self, door: Door, answers: Answers, background: Background) -> None:
-        self._door = door
+    def __init__(self, gateway: Gateway, answers: Answers, background: Background) -> None:
+        self._gateway = gateway
         self._answers = answers
         self._background = background
         self._turns: OrderedDict[tuple[Caller, int], _Turn] = OrderedDict()
@@ -91,7 +91,7 @@ class Lanes:
         turn = self._turns.get((caller, lane))
         if turn is None:
             self._make_room()
-            turn = _Turn(Lane(self._door, caller, lane, self._answers, self._background))
+            turn = _Turn(Lane(self._gateway, caller, lane, self._answers, self._background))
             self._turns[caller, lane] = turn
         self._turns.move_to_end((caller, lane))
         return turn
@@ -139,7 +139,7 @@ class Lanes:
             except BaseException:
                 lane.drop()
                 raise
-            await asyncio.sleep(random.uniform(pause_s / 4, pause_s))  # noqa: S311 (two doors are not to keep in step)
+            await asyncio.sleep(random.uniform(pause_s / 4, pause_s))  # noqa: S311 (two gateways are not to keep in step)
             pause_s = min(pause_s * 2, _PAUSE_S_MAX)
 
     async def close(self) -> None:

@@ -1,12 +1,12 @@
-"""A node in memory and a door in front of it, which the tests of a file share."""
+"""A node in memory and a gateway in front of it, which the tests of a file share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from door_requests import DoorRequests
-from rest_door import rest_door
+from gateway_requests import GatewayRequests
+from rest_gateway import rest_gateway
 
 from semel.testing import Broker
 
@@ -18,12 +18,12 @@ def node() -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="module")
-def door(node: Broker) -> Iterator[DoorRequests]:
-    with rest_door(node.bootstrap) as url:
-        yield DoorRequests(url)
+def gateway(node: Broker) -> Iterator[GatewayRequests]:
+    with rest_gateway(node.bootstrap) as url:
+        yield GatewayRequests(url)
 
 
 @pytest.fixture(scope="module")
-def other_door(node: Broker) -> Iterator[DoorRequests]:
-    with rest_door(node.bootstrap) as url:
-        yield DoorRequests(url)
+def other_gateway(node: Broker) -> Iterator[GatewayRequests]:
+    with rest_gateway(node.bootstrap) as url:
+        yield GatewayRequests(url)

@@ -8,7 +8,7 @@ from base64 import b64decode, b64encode
 from typing import Any
 
 import pytest
-from door_requests import DoorRequests, text
+from gateway_requests import GatewayRequests, text
 
 import semel
 from semel.testing import Broker
@@ -24,18 +24,18 @@ def fill(node: Broker, *values: str, partitions: int = 1) -> str:
     return topic
 
 
-def path(door: DoorRequests, topic: str, partition: int = 0, **query: object) -> str:
+def path(gateway: GatewayRequests, topic: str, partition: int = 0, **query: object) -> str:
     asked = "&".join(f"{name}={value}" for name, value in query.items())
-    return f"{door.cluster}/topics/{topic}/partitions/{partition}/records?{asked}"
+    return f"{gateway.cluster}/topics/{topic}/partitions/{partition}/records?{asked}"
 
 
-def read(door: DoorRequests, topic: str, partition: int = 0, **query: object) -> Any:
-    answer = door.get(path(door, topic, partition, **query))
+def read(gateway: GatewayRequests, topic: str, partition: int = 0, **query: object) -> Any:
+    answer = gateway.get(path(gateway, topic, partition, **query))
     assert answer.status == 200, answer.body
     return answer.json
 
 
-def test_records_are_read_as_they_can_be_written_again(door: DoorRequests, node: Broker) -> None:
+def test_records_are_read_as_they_can_be_written_again(gateway: GatewayRequests, node: Broker) -> None:
     topic, copy = node.create_topic(), node.create_topic()
     written = [
         {"value": {"type": "JSON", "data": {"a": 1}}, "headers": [{"name": "h", "value": "AA=="}]},
@@ -44,8 +44,8 @@ def test_records_are_read_as_they_can_be_written_again(door: DoorRequests, node:
         {"key": {"type": "STRING", "data": "gone"}},
     ]
     for record in written:
-        assert door.post(f"/topics/{topic}/records", record).status == 200
-    found = read(door, topic, value_format="JSON", key_format="STRING")
+        assert gateway.post(f"/topics/{topic}/records", record).status == 200
+    found = read(gateway, topic, value_format="JSON", key_format="STRING")
     assert found["next_offset"] == 4
     assert [record["offset"] for record in found["data"]] == [0, 1, 2, 3]
     assert found["data"][0]["value"] == {"type": "JSON", "data": {"a": 1}}
@@ -53,31 +53,31 @@ def test_records_are_read_as_they_can_be_written_again(door: DoorRequests, node:
     assert found["data"][3]["value"] is None
     for record in found["data"]:
         del record["offset"]
-        assert door.post(f"/topics/{copy}/records", record).status == 200
+        assert gateway.post(f"/topics/{copy}/records", record).status == 200
     assert [(one.key, one.value, one.headers, one.timestamp_ms) for one in node.records(copy)] == [
         (one.key, one.value, one.headers, one.timestamp_ms) for one in node.records(topic)
     ]
 
 
-def test_a_reader_goes_on_where_it_was_told_to(door: DoorRequests, node: Broker) -> None:
+def test_a_reader_goes_on_where_it_was_told_to(gateway: GatewayRequests, node: Broker) -> None:
     topic = fill(node, *(f"{number}" * 300 for number in range(10)), partitions=2)
     offset, values = 0, []
-    while data := (found := read(door, topic, 1, offset=offset, max_bytes=1_200))["data"]:
+    while data := (found := read(gateway, topic, 1, offset=offset, max_bytes=1_200))["data"]:
         assert len(data) == 2
         values += [b64decode(record["value"]["data"])[:1] for record in data]
         offset = found["next_offset"]
     assert values == [b"%d" % number for number in range(10)]
-    assert len(read(door, topic, 1, max_records=3)["data"]) == 3
-    assert len(read(door, topic, 1, max_bytes=1)["data"]) == 1  # or nobody could ever read a large record
-    assert door.get(found["metadata"]["next"].removeprefix(f"http://{door.host}")).json["data"] == []
-    assert read(door, topic, 1, offset="latest")["next_offset"] == 10
-    assert read(door, topic, 0)["data"] == []
+    assert len(read(gateway, topic, 1, max_records=3)["data"]) == 3
+    assert len(read(gateway, topic, 1, max_bytes=1)["data"]) == 1  # or nobody could ever read a large record
+    assert gateway.get(found["metadata"]["next"].removeprefix(f"http://{gateway.host}")).json["data"] == []
+    assert read(gateway, topic, 1, offset="latest")["next_offset"] == 10
+    assert read(gateway, topic, 0)["data"] == []
 
 
-def test_a_poll_waits_for_a_record(door: DoorRequests, node: Broker) -> None:
+def test_a_poll_waits_for_a_record(gateway: GatewayRequests, node: Broker) -> None:
     topic = fill(node, "first")
     found: list[Any] = []
-    waiting = threading.Thread(target=lambda: found.append(read(door, topic, offset=1, max_wait_ms=30_000)))
+    waiting = threading.Thread(target=lambda: found.append(read(gateway, topic, offset=1, max_wait_ms=30_000)))
     waiting.start()
     with semel.Producer(node.bootstrap) as producer:
         while waiting.is_alive():  # whether it waits already can't be seen
@@ -86,16 +86,16 @@ def test_a_poll_waits_for_a_record(door: DoorRequests, node: Broker) -> None:
     assert found[0]["data"][0]["offset"] == 1
 
 
-def test_L2_an_open_transaction_is_read_by_those_alone_who_ask_for_it(door: DoorRequests, node: Broker) -> None:
+def test_L2_an_open_transaction_is_read_by_those_alone_who_ask_for_it(gateway: GatewayRequests, node: Broker) -> None:
     topic = fill(node, "before")
     with semel.Producer(node.bootstrap, transactional_id=topic, linger_ms=0) as producer:
         producer.begin_transaction()
         producer.send(topic, "open").result(WITHIN_S)
-        assert len(read(door, topic)["data"]) == 1
-        assert read(door, topic, offset=1)["next_offset"] == 1
-        assert len(read(door, topic, isolation="read_uncommitted")["data"]) == 2
+        assert len(read(gateway, topic)["data"]) == 1
+        assert read(gateway, topic, offset=1)["next_offset"] == 1
+        assert len(read(gateway, topic, isolation="read_uncommitted")["data"]) == 2
         producer.abort_transaction()
-    after = read(door, topic, offset=1, max_wait_ms=1_000)
+    after = read(gateway, topic, offset=1, max_wait_ms=1_000)
     assert (after["data"], after["next_offset"]) == ([], 3)  # past what nobody is shown
 
 
@@ -116,16 +116,16 @@ def test_L2_an_open_transaction_is_read_by_those_alone_who_ask_for_it(door: Door
     ],
 )
 def test_questions_that_make_no_sense_are_refused(
-    door: DoorRequests, node: Broker, query: dict[str, str], status: int
+    gateway: GatewayRequests, node: Broker, query: dict[str, str], status: int
 ) -> None:
-    answer = door.get(path(door, fill(node, "a"), **query))
+    answer = gateway.get(path(gateway, fill(node, "a"), **query))
     assert (answer.status, answer.json["status"]) == (status, status)
 
 
 @pytest.mark.parametrize("partition", ["1", "-1", "x", "00000000000", "%30%31", "٣"])
-def test_a_partition_that_is_not_there_is_404(door: DoorRequests, node: Broker, partition: str) -> None:
+def test_a_partition_that_is_not_there_is_404(gateway: GatewayRequests, node: Broker, partition: str) -> None:
     topic = fill(node, "a")
-    assert door.get(f"{door.cluster}/topics/{topic}/partitions/{quoted(partition)}/records").status == 404
+    assert gateway.get(f"{gateway.cluster}/topics/{topic}/partitions/{quoted(partition)}/records").status == 404
 
 
 def quoted(text: str) -> str:
@@ -143,10 +143,10 @@ def events(answer: http.client.HTTPResponse, count: int) -> list[int]:
     return found
 
 
-def test_a_stream_of_events_follows_a_partition_and_resumes(door: DoorRequests, node: Broker) -> None:
+def test_a_stream_of_events_follows_a_partition_and_resumes(gateway: GatewayRequests, node: Broker) -> None:
     topic = fill(node, *"abc")
     accept = {"Accept": "text/event-stream"}
-    with door.answering("GET", path(door, topic, offset="earliest"), None, accept) as answer:
+    with gateway.answering("GET", path(gateway, topic, offset="earliest"), None, accept) as answer:
         assert (answer.status, answer.getheader("Content-Type")) == (200, "text/event-stream; charset=utf-8")
         assert events(answer, 3) == [0, 1, 2]
         with semel.Producer(node.bootstrap) as producer:
@@ -154,15 +154,15 @@ def test_a_stream_of_events_follows_a_partition_and_resumes(door: DoorRequests, 
         assert events(answer, 1) == [3]
     for last, first in (("1", 2), ("2", 3)):
         again = {**accept, "Last-Event-ID": last}
-        with door.answering("GET", path(door, topic, offset="earliest"), None, again) as answer:
+        with gateway.answering("GET", path(gateway, topic, offset="earliest"), None, again) as answer:
             assert events(answer, 1) == [first]
-    refused = door.request("GET", path(door, topic), None, {**accept, "Last-Event-ID": "x"})
+    refused = gateway.request("GET", path(gateway, topic), None, {**accept, "Last-Event-ID": "x"})
     assert refused.status == 400
 
 
-def test_a_stream_tells_an_error_as_an_event(door: DoorRequests, node: Broker) -> None:
+def test_a_stream_tells_an_error_as_an_event(gateway: GatewayRequests, node: Broker) -> None:
     topic = fill(node, "a")
-    with door.answering("GET", path(door, topic, offset=9), None, {"Accept": "text/event-stream"}) as answer:
+    with gateway.answering("GET", path(gateway, topic, offset=9), None, {"Accept": "text/event-stream"}) as answer:
         told = answer.read()
     assert b"event: error\n" in told
     assert b'"error_code": 40404' in told

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import re
 
-from door_requests import DoorRequests
+from gateway_requests import GatewayRequests
 from starlette.routing import Route
 
-from semel.web.door import Door
+from semel.web.gateway import Gateway
 from semel.web.rest import part
 
 
-def test_every_route_is_described_and_nothing_else(door: DoorRequests) -> None:
-    described = door.get(part.OPENAPI_PATH).json
+def test_every_route_is_described_and_nothing_else(gateway: GatewayRequests) -> None:
+    described = gateway.get(part.OPENAPI_PATH).json
     assert described["openapi"].startswith("3.1")
     served = {
         (route.path, method)
-        for route in part.routes(Door("localhost:1"))
+        for route in part.routes(Gateway("localhost:1"))
         if isinstance(route, Route) and route.path != part.OPENAPI_PATH
         for method in (route.methods or set()) - {"HEAD"}
     }
@@ -25,8 +25,8 @@ def test_every_route_is_described_and_nothing_else(door: DoorRequests) -> None:
     assert len(set(names)) == len(names) == len(served)
 
 
-def test_operations_have_their_parameters_and_refer_to_what_is_there(door: DoorRequests) -> None:
-    described = door.get(part.OPENAPI_PATH).json
+def test_operations_have_their_parameters_and_refer_to_what_is_there(gateway: GatewayRequests) -> None:
+    described = gateway.get(part.OPENAPI_PATH).json
     known = described["components"]["responses"]
     for path, methods in described["paths"].items():
         for name, one in methods.items():
@@ -40,25 +40,25 @@ def test_operations_have_their_parameters_and_refer_to_what_is_there(door: DoorR
                     assert response["$ref"].removeprefix("#/components/responses/") in known
 
 
-def test_the_examples_of_bodies_are_accepted(door: DoorRequests) -> None:
+def test_the_examples_of_bodies_are_accepted(gateway: GatewayRequests) -> None:
     """They are for the topics orders and input, and a group that has committed nothing."""
-    described = door.get(part.OPENAPI_PATH).json
+    described = gateway.get(part.OPENAPI_PATH).json
     tried = 0
     for topic in ("input", "orders"):
-        assert door.post("/topics", {"topic_name": topic, "partitions_count": 1}).status == 201
+        assert gateway.post("/topics", {"topic_name": topic, "partitions_count": 1}).status == 201
     for path, methods in described["paths"].items():
         for name, one in methods.items():
             if "requestBody" not in one or one["operationId"] == "createTopic":
                 continue
             body = one["requestBody"]["content"]["application/json"]["example"]
             given = {"topic_name": "orders", "name": "retention.ms", "consumer_group_id": "other"}
-            below = path.replace("/v3/clusters/{cluster_id}", door.cluster)
+            below = path.replace("/v3/clusters/{cluster_id}", gateway.cluster)
             for parameter, value in given.items():
                 below = below.replace(f"{{{parameter}}}", value)
-            answer = door.request(name.upper(), below, body, {"Idempotency-Key": one["operationId"]})
+            answer = gateway.request(name.upper(), below, body, {"Idempotency-Key": one["operationId"]})
             if one["operationId"] == "produceRecordsBatch":
                 assert answer.status == 400  # it takes no key
-                answer = door.request(name.upper(), below, body)
+                answer = gateway.request(name.upper(), below, body)
             assert str(answer.status) in one["responses"]
             assert answer.status < 300, (path, answer.body)
             tried += 1

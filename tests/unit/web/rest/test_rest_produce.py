@@ -8,12 +8,12 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
-from door_requests import DoorRequests, text
+from gateway_requests import GatewayRequests, text
 
 from semel.testing import Broker
 
 
-def test_a_record_has_its_bytes_whatever_type_it_is_written_as(door: DoorRequests, node: Broker) -> None:
+def test_a_record_has_its_bytes_whatever_type_it_is_written_as(gateway: GatewayRequests, node: Broker) -> None:
     topic = node.create_topic(partitions=2)
     written = [
         {
@@ -27,11 +27,11 @@ def test_a_record_has_its_bytes_whatever_type_it_is_written_as(door: DoorRequest
         {"key": {"type": "JSON", "data": None}, "value": {"type": "STRING", "data": None}, "partition_id": 1},
         {"partition_id": 1},
     ]
-    reports = [door.post(f"/topics/{topic}/records", record).json for record in written]
+    reports = [gateway.post(f"/topics/{topic}/records", record).json for record in written]
     assert [report["offset"] for report in reports] == [0, 1, 2, 3]
     assert reports[0] == {
         "error_code": 200,
-        "cluster_id": door.cluster.rpartition("/")[2],
+        "cluster_id": gateway.cluster.rpartition("/")[2],
         "topic_name": topic,
         "partition_id": 1,
         "offset": 0,
@@ -50,28 +50,28 @@ def test_a_record_has_its_bytes_whatever_type_it_is_written_as(door: DoorRequest
     assert (fourth.key, fourth.value) == (None, None)
 
 
-def test_several_records_of_a_body_are_reported_in_their_order(door: DoorRequests, node: Broker) -> None:
+def test_several_records_of_a_body_are_reported_in_their_order(gateway: GatewayRequests, node: Broker) -> None:
     topic = node.create_topic()
     body = b" ".join(json.dumps(text(f'{number} }}{{ "')).encode() for number in range(3))
-    reports = door.post(f"/topics/{topic}/records", body).lines
+    reports = gateway.post(f"/topics/{topic}/records", body).lines
     assert [report["offset"] for report in reports] == [0, 1, 2]
     assert [record.value for record in node.records(topic)] == [b'0 }{ "', b'1 }{ "', b'2 }{ "']
 
 
-def test_of_several_records_one_that_fails_does_not_keep_the_others(door: DoorRequests, node: Broker) -> None:
+def test_of_several_records_one_that_fails_does_not_keep_the_others(gateway: GatewayRequests, node: Broker) -> None:
     topic = node.create_topic()
     body = json.dumps(text("a", partition_id=7)).encode() + json.dumps(text("b")).encode()
-    refused, written = door.post(f"/topics/{topic}/records", body).lines
+    refused, written = gateway.post(f"/topics/{topic}/records", body).lines
     assert refused["error_code"] != 200
     assert "partition" in refused["message"]
     assert (written["error_code"], written["offset"]) == (200, 0)
 
 
-def test_a_stream_answers_each_record_before_the_next_is_sent(door: DoorRequests, node: Broker) -> None:
+def test_a_stream_answers_each_record_before_the_next_is_sent(gateway: GatewayRequests, node: Broker) -> None:
     topic = node.create_topic()
-    host, _, port = door.host.rpartition(":")
+    host, _, port = gateway.host.rpartition(":")
     with socket.create_connection((host, int(port)), 30) as connection, connection.makefile("rb") as answers:
-        head = f"POST {door.cluster}/topics/{topic}/records HTTP/1.1\r\nHost: {door.host}\r\n"
+        head = f"POST {gateway.cluster}/topics/{topic}/records HTTP/1.1\r\nHost: {gateway.host}\r\n"
         connection.sendall(f"{head}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         for number in range(3):
             connection.sendall(chunk(json.dumps(text(str(number))).encode()))
@@ -99,16 +99,16 @@ def next_chunk(answers: Any) -> Any:
     return json.loads(data)
 
 
-def test_entries_of_a_batch_succeed_or_fail_on_their_own(door: DoorRequests, node: Broker) -> None:
+def test_entries_of_a_batch_succeed_or_fail_on_their_own(gateway: GatewayRequests, node: Broker) -> None:
     topic = node.create_topic()
     entries = [{"id": "good", **text("a")}, {"id": "bad", **text("b", partition_id=9)}, {"id": "last", **text("c")}]
-    answer = door.post(f"/topics/{topic}/records:batch", {"entries": entries})
+    answer = gateway.post(f"/topics/{topic}/records:batch", {"entries": entries})
     assert answer.status == 207
     assert {each["id"]: each["offset"] for each in answer.json["successes"]} == {"good": 0, "last": 1}
     (failure,) = answer.json["failures"]
     assert failure["id"] == "bad"
     assert failure["error_code"] != 200
-    keyed = door.post(f"/topics/{topic}/records:batch", {"entries": entries}, key="k")
+    keyed = gateway.post(f"/topics/{topic}/records:batch", {"entries": entries}, key="k")
     assert keyed.status == 400
     assert ".../records" in keyed.json["detail"]
 
@@ -147,25 +147,27 @@ RECORD_REFUSED = [
 
 @pytest.mark.parametrize(("body", "status"), RECORD_REFUSED, ids=range(len(RECORD_REFUSED)))
 def test_what_is_no_record_is_refused_and_nothing_is_written(
-    door: DoorRequests, node: Broker, body: str, status: int
+    gateway: GatewayRequests, node: Broker, body: str, status: int
 ) -> None:
     topic = node.create_topic()
     for key in (None, f"key of {topic}"):
-        refused = door.post(f"/topics/{topic}/records", body.encode(), key)
+        refused = gateway.post(f"/topics/{topic}/records", body.encode(), key)
         assert refused.status == status, refused.body
         assert refused.json["detail"]
     assert node.records(topic, uncommitted=True) == []
 
 
-def test_records_for_a_topic_that_is_not_there_are_404(door: DoorRequests) -> None:
+def test_records_for_a_topic_that_is_not_there_are_404(gateway: GatewayRequests) -> None:
     for key in (None, "for nothing"):
-        refused = door.post("/topics/none/records", text("x"), key)
+        refused = gateway.post("/topics/none/records", text("x"), key)
         assert (refused.status, refused.json["error_code"]) == (404, 40403)
 
 
-def test_bodies_of_another_kind_are_415_and_bodies_that_are_too_large_413(door: DoorRequests, node: Broker) -> None:
-    path = f"{door.cluster}/topics/{node.create_topic()}/records"
-    assert door.request("POST", path, b"<record/>", {"Content-Type": "application/xml"}).status == 415
-    assert door.request("POST", path, text("x" * 1_100_000)).status == 413  # one record, larger than the node takes
+def test_bodies_of_another_kind_are_415_and_bodies_that_are_too_large_413(
+    gateway: GatewayRequests, node: Broker
+) -> None:
+    path = f"{gateway.cluster}/topics/{node.create_topic()}/records"
+    assert gateway.request("POST", path, b"<record/>", {"Content-Type": "application/xml"}).status == 415
+    assert gateway.request("POST", path, text("x" * 1_100_000)).status == 413  # one record, larger than the node takes
     many = b"{}" * 1_001
-    assert door.request("POST", path, many).status == 413
+    assert gateway.request("POST", path, many).status == 413

@@ -5,27 +5,27 @@ from __future__ import annotations
 from urllib.parse import quote
 
 import pytest
-from door_requests import DoorRequests, text
+from gateway_requests import GatewayRequests, text
 
 import semel
 from semel.testing import Broker
 
 
-def test_the_cluster_its_nodes_and_links_that_lead_somewhere(door: DoorRequests) -> None:
-    listed = door.get("/v3/clusters").json
+def test_the_cluster_its_nodes_and_links_that_lead_somewhere(gateway: GatewayRequests) -> None:
+    listed = gateway.get("/v3/clusters").json
     assert listed["kind"] == "KafkaClusterList"
     (cluster,) = listed["data"]
-    assert door.get(door.cluster).json == cluster
-    nodes = door.get(door.cluster + "/brokers").json["data"]
+    assert gateway.get(gateway.cluster).json == cluster
+    nodes = gateway.get(gateway.cluster + "/brokers").json["data"]
     assert [node["kind"] for node in nodes] == ["KafkaBroker"]
     assert nodes[0]["port"] > 0
     for name in ("controller", "brokers", "consumer_groups", "topics"):
-        assert cluster[name]["related"].startswith(f"http://{door.host}/v3/clusters/")
-        assert door.get(cluster[name]["related"].removeprefix(f"http://{door.host}")).status == 200
+        assert cluster[name]["related"].startswith(f"http://{gateway.host}/v3/clusters/")
+        assert gateway.get(cluster[name]["related"].removeprefix(f"http://{gateway.host}")).status == 200
 
 
-def test_a_topic_is_created_shown_and_deleted(door: DoorRequests, node: Broker) -> None:
-    made = door.post(
+def test_a_topic_is_created_shown_and_deleted(gateway: GatewayRequests, node: Broker) -> None:
+    made = gateway.post(
         "/topics",
         {"topic_name": "made", "partitions_count": 2, "configs": [{"name": "retention.ms", "value": "3600000"}]},
     )
@@ -33,66 +33,68 @@ def test_a_topic_is_created_shown_and_deleted(door: DoorRequests, node: Broker) 
     assert made.headers["location"] == made.json["metadata"]["self"]
     assert made.json["partitions_count"] == 2
     assert "made" in node.topics()
-    assert door.get(door.cluster + "/topics/made").json == made.json
-    partitions = door.get(door.cluster + "/topics/made/partitions").json["data"]
+    assert gateway.get(gateway.cluster + "/topics/made").json == made.json
+    partitions = gateway.get(gateway.cluster + "/topics/made/partitions").json["data"]
     assert [partition["partition_id"] for partition in partitions] == [0, 1]
-    assert door.get(door.cluster + "/topics/made/partitions/1").json == partitions[1]
-    again = door.post("/topics", {"topic_name": "made"})
+    assert gateway.get(gateway.cluster + "/topics/made/partitions/1").json == partitions[1]
+    again = gateway.post("/topics", {"topic_name": "made"})
     assert (again.status, again.json["error_code"]) == (400, 40002)
-    assert door.request("DELETE", door.cluster + "/topics/made").status == 204
-    gone = door.get(door.cluster + "/topics/made")
+    assert gateway.request("DELETE", gateway.cluster + "/topics/made").status == 204
+    gone = gateway.get(gateway.cluster + "/topics/made")
     assert (gone.status, gone.json["error_code"]) == (404, 40403)
 
 
-def test_a_topic_that_is_only_checked_is_not_created(door: DoorRequests, node: Broker) -> None:
-    assert door.post("/topics", {"topic_name": "checked", "validate_only": True}).status == 200
+def test_a_topic_that_is_only_checked_is_not_created(gateway: GatewayRequests, node: Broker) -> None:
+    assert gateway.post("/topics", {"topic_name": "checked", "validate_only": True}).status == 200
     assert "checked" not in node.topics()
 
 
-def test_settings_of_a_topic_are_read_changed_and_reset(door: DoorRequests, node: Broker) -> None:
-    path = f"{door.cluster}/topics/{node.create_topic()}/configs"
-    before = door.get(f"{path}/retention.ms").json
+def test_settings_of_a_topic_are_read_changed_and_reset(gateway: GatewayRequests, node: Broker) -> None:
+    path = f"{gateway.cluster}/topics/{node.create_topic()}/configs"
+    before = gateway.get(f"{path}/retention.ms").json
     assert before["kind"] == "KafkaTopicConfig"
-    assert before in door.get(path).json["data"]
-    assert door.request("PUT", f"{path}/retention.ms", {"value": "1000"}).status == 204
-    assert door.get(f"{path}/retention.ms").json["value"] == "1000"
-    assert door.request("DELETE", f"{path}/retention.ms").status == 204
-    assert door.get(f"{path}/retention.ms").json == before
+    assert before in gateway.get(path).json["data"]
+    assert gateway.request("PUT", f"{path}/retention.ms", {"value": "1000"}).status == 204
+    assert gateway.get(f"{path}/retention.ms").json["value"] == "1000"
+    assert gateway.request("DELETE", f"{path}/retention.ms").status == 204
+    assert gateway.get(f"{path}/retention.ms").json == before
     changes = [{"name": "retention.ms", "value": "2000"}, {"name": "segment.ms", "operation": "DELETE"}]
-    assert door.request("POST", f"{path}:alter", {"data": changes}).status == 204
-    assert door.get(f"{path}/retention.ms").json["value"] == "2000"
-    refused = door.request("POST", f"{path}:alter", {"data": [{"name": "retention.ms", "value": "soon"}]})
+    assert gateway.request("POST", f"{path}:alter", {"data": changes}).status == 204
+    assert gateway.get(f"{path}/retention.ms").json["value"] == "2000"
+    refused = gateway.request("POST", f"{path}:alter", {"data": [{"name": "retention.ms", "value": "soon"}]})
     assert (refused.status, refused.json["error_code"]) == (400, 40002)
-    assert door.get(f"{path}/none.such").status == 404
+    assert gateway.get(f"{path}/none.such").status == 404
 
 
-def test_a_group_its_members_lags_and_offsets(door: DoorRequests, node: Broker) -> None:
+def test_a_group_its_members_lags_and_offsets(gateway: GatewayRequests, node: Broker) -> None:
     topic, group = node.create_topic(), "reads/all of it"
     for number in range(3):
-        assert door.post(f"/topics/{topic}/records", text(str(number))).status == 200
-    path = f"{door.cluster}/consumer-groups/{quote(group, safe='')}"
+        assert gateway.post(f"/topics/{topic}/records", text(str(number))).status == 200
+    path = f"{gateway.cluster}/consumer-groups/{quote(group, safe='')}"
     with semel.Consumer(node.bootstrap, group=group, topics=[topic], instance_id="one") as consumer:
         assert consumer.poll(30, max_records=2) is not None
         consumer.commit()
-        assert door.get(path).json["state"] == "STABLE"
-        (member,) = door.get(f"{path}/consumers").json["data"]
+        assert gateway.get(path).json["state"] == "STABLE"
+        (member,) = gateway.get(f"{path}/consumers").json["data"]
         assert member["instance_id"] == "one"
-        assert door.get(f"{path}/consumers/{quote(member['consumer_id'], safe='')}").json == member
-        (lag,) = door.get(f"{path}/lags").json["data"]
+        assert gateway.get(f"{path}/consumers/{quote(member['consumer_id'], safe='')}").json == member
+        (lag,) = gateway.get(f"{path}/lags").json["data"]
         assert (lag["current_offset"], lag["log_end_offset"], lag["lag"]) == (2, 3, 1)
         assert lag["instance_id"] == "one"
-        assert door.get(f"{path}/lag-summary").json["total_lag"] == 1
-        moved = door.request("POST", f"{path}/offsets", offsets(topic, 0))
+        assert gateway.get(f"{path}/lag-summary").json["total_lag"] == 1
+        moved = gateway.request("POST", f"{path}/offsets", offsets(topic, 0))
         assert (moved.status, moved.json["error_code"]) == (409, 409)  # its member would undo it
-    assert group in [each["consumer_group_id"] for each in door.get(door.cluster + "/consumer-groups").json["data"]]
+    assert group in [
+        each["consumer_group_id"] for each in gateway.get(gateway.cluster + "/consumer-groups").json["data"]
+    ]
 
 
-def test_offsets_of_a_group_without_members_are_committed_and_read(door: DoorRequests, node: Broker) -> None:
+def test_offsets_of_a_group_without_members_are_committed_and_read(gateway: GatewayRequests, node: Broker) -> None:
     topic = node.create_topic()
-    path = f"{door.cluster}/consumer-groups/moved/offsets"
-    assert door.get(path).json["data"] == []
-    assert door.request("POST", path, offsets(topic, 7)).status == 204
-    (stands,) = door.get(path).json["data"]
+    path = f"{gateway.cluster}/consumer-groups/moved/offsets"
+    assert gateway.get(path).json["data"] == []
+    assert gateway.request("POST", path, offsets(topic, 7)).status == 204
+    (stands,) = gateway.get(path).json["data"]
     assert (stands["topic_name"], stands["partition_id"], stands["offset"]) == (topic, 0, 7)
 
 
@@ -116,12 +118,12 @@ def offsets(topic: str, offset: int) -> dict[str, object]:
         ("{cluster}/no/such/path", 404),
     ],
 )
-def test_what_is_not_there_is_404_with_a_sentence(door: DoorRequests, path: str, status: int) -> None:
-    found = door.get(path.format(cluster=door.cluster))
+def test_what_is_not_there_is_404_with_a_sentence(gateway: GatewayRequests, path: str, status: int) -> None:
+    found = gateway.get(path.format(cluster=gateway.cluster))
     assert found.status == status
     assert found.json["message"] == found.json["detail"]
     assert found.headers["content-type"].startswith("application/problem+json")
 
 
-def test_a_method_that_a_path_does_not_have_is_405(door: DoorRequests) -> None:
-    assert door.request("PATCH", door.cluster + "/topics/any").status == 405
+def test_a_method_that_a_path_does_not_have_is_405(gateway: GatewayRequests) -> None:
+    assert gateway.request("PATCH", gateway.cluster + "/topics/any").status == 405

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from door_requests import DoorRequests, text
+from gateway_requests import GatewayRequests, text
 
 import semel
 from semel.testing import Broker
@@ -20,37 +20,37 @@ def transaction(source: str, target: str, value: str, begins: int | None, ends: 
     }
 
 
-def test_O1_records_and_offsets_take_effect_together(door: DoorRequests, node: Broker) -> None:
+def test_O1_records_and_offsets_take_effect_together(gateway: GatewayRequests, node: Broker) -> None:
     source, target = node.create_topic(), node.create_topic()
     body = transaction(source, target, "a", None, 5)
-    done = door.post("/transactions", body, key=source)
+    done = gateway.post("/transactions", body, key=source)
     assert done.status == 200
     assert done.json["data"][0]["topic_name"] == target
     assert done.json["offsets"] == [{"topic_name": source, "partition_id": 0, "offset": 5}]
     assert node.committed_offsets(f"of {source}") == {semel.TopicPartition(source, 0): 5}
-    again = door.post("/transactions", body, key=source)
+    again = gateway.post("/transactions", body, key=source)
     assert (again.body, again.headers["idempotency-replayed"]) == (done.body, "true")
     assert len(node.records(target)) == 1
 
 
 def test_O5_whoever_began_where_the_group_stands_no_more_is_refused_and_writes_nothing(
-    door: DoorRequests, other_door: DoorRequests, node: Broker
+    gateway: GatewayRequests, other_gateway: GatewayRequests, node: Broker
 ) -> None:
     source, target = node.create_topic(), node.create_topic()
-    assert door.post("/transactions", transaction(source, target, "a", None, 5), key=f"{source} 1").status == 200
+    assert gateway.post("/transactions", transaction(source, target, "a", None, 5), key=f"{source} 1").status == 200
     for begins in (None, 0, 4, 6):
-        refused = other_door.post(
+        refused = other_gateway.post(
             "/transactions", transaction(source, target, "b", begins, 5), key=f"{source} {begins}"
         )
         assert (refused.status, refused.json["error_code"]) == (409, 409)
         assert "somebody else has moved the group" in refused.json["detail"]
     assert [record.value for record in node.records(target)] == [b"a"]
-    assert other_door.post("/transactions", transaction(source, target, "c", 5, 9), key=f"{source} 2").status == 200
+    assert other_gateway.post("/transactions", transaction(source, target, "c", 5, 9), key=f"{source} 2").status == 200
     assert node.committed_offsets(f"of {source}") == {semel.TopicPartition(source, 0): 9}
 
 
 def test_O5_E1_of_many_that_began_at_the_same_place_at_once_one_commits(
-    door: DoorRequests, other_door: DoorRequests, node: Broker
+    gateway: GatewayRequests, other_gateway: GatewayRequests, node: Broker
 ) -> None:
     source, target = node.create_topic(), node.create_topic()
     stands: int | None = None
@@ -58,7 +58,9 @@ def test_O5_E1_of_many_that_began_at_the_same_place_at_once_one_commits(
 
         def send(number: int, begins: int | None = stands, step: int = step) -> int:
             body = transaction(source, target, f"{step}", begins, (begins or 0) + 1)
-            return (door, other_door)[number % 2].post("/transactions", body, key=f"{source} {step} {number}").status
+            return (
+                (gateway, other_gateway)[number % 2].post("/transactions", body, key=f"{source} {step} {number}").status
+            )
 
         with ThreadPoolExecutor(6) as pool:
             assert sorted(pool.map(send, range(6))) == [200, 409, 409, 409, 409, 409]
@@ -66,12 +68,12 @@ def test_O5_E1_of_many_that_began_at_the_same_place_at_once_one_commits(
     assert [record.value for record in node.records(target)] == [b"0", b"1", b"2"]
 
 
-def test_offsets_alone_and_records_alone_are_transactions_too(door: DoorRequests, node: Broker) -> None:
+def test_offsets_alone_and_records_alone_are_transactions_too(gateway: GatewayRequests, node: Broker) -> None:
     source, target = node.create_topic(), node.create_topic()
     whole = transaction(source, target, "a", None, 5)
     alone = {name: whole[name] for name in ("consumer_group_id", "offsets")}
-    assert door.post("/transactions", alone, key=f"{source} 1").json["data"] == []
-    assert door.post("/transactions", {"records": whole["records"]}, key=f"{source} 2").status == 200
+    assert gateway.post("/transactions", alone, key=f"{source} 1").json["data"] == []
+    assert gateway.post("/transactions", {"records": whole["records"]}, key=f"{source} 2").status == 200
     assert len(node.records(target)) == 1
     assert node.committed_offsets(f"of {source}") == {semel.TopicPartition(source, 0): 5}
 
@@ -93,10 +95,10 @@ def test_offsets_alone_and_records_alone_are_transactions_too(door: DoorRequests
     ],
 )
 def test_a_transaction_that_makes_no_sense_is_422_and_names_the_field(
-    door: DoorRequests, node: Broker, changes: dict[str, Any], named: str
+    gateway: GatewayRequests, node: Broker, changes: dict[str, Any], named: str
 ) -> None:
     topic = node.create_topic()
-    refused = door.post("/transactions", {**transaction(topic, topic, "a", None, 1), **changes}, key=topic)
+    refused = gateway.post("/transactions", {**transaction(topic, topic, "a", None, 1), **changes}, key=topic)
     assert refused.status == 422
     assert named in refused.json["detail"]
     assert node.records(topic) == []

@@ -1,6 +1,6 @@
-"""An HTTP door as a process, to be killed; or to die by SIGKILL on its own at a point of its first transaction.
+"""An HTTP gateway as a process, to be killed; or to die by SIGKILL on its own at a point of its first transaction.
 
-    python -P door_process.py BOOTSTRAP [written | committed]
+    python -P gateway_process.py BOOTSTRAP [written | committed]
 
 written:   everything is in the log, and the commit was not asked for
 committed: the commit was answered, and the request was not
@@ -17,22 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from semel.aio import Producer
-from semel.web.door import Door
+from semel.web.gateway import Gateway
 from semel.web.rest import part
 from semel.web.serve import Listen, serve
 
 READY = "ready: http "
 
 
-class DoorProcess:
-    """A door that runs from here on; in a with-block."""
+class GatewayProcess:
+    """A gateway that runs from here on; in a with-block."""
 
     def __init__(self, bootstrap: str, dies: str | None = None) -> None:
         command = [sys.executable, "-P", str(Path(__file__)), bootstrap, *([] if dies is None else [dies])]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line.startswith(READY), f"the door did not start: {line!r}"
+        assert line.startswith(READY), f"the gateway did not start: {line!r}"
         self.url = f"http://{line.removeprefix(READY).strip()}"
 
     def kill(self) -> None:
@@ -43,7 +43,7 @@ class DoorProcess:
         """Wait until it has died by SIGKILL."""
         assert self._process.wait(60) == -signal.SIGKILL
 
-    def __enter__(self) -> DoorProcess:
+    def __enter__(self) -> GatewayProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -71,7 +71,7 @@ async def _run(bootstrap: str) -> None:
     def ready(address: str) -> None:
         print(f"{READY}{address}", flush=True)
 
-    await serve(Door(bootstrap), (part,), Listen("127.0.0.1", 0), stop=stop, ready=ready)
+    await serve(Gateway(bootstrap), (part,), Listen("127.0.0.1", 0), stop=stop, ready=ready)
 
 
 if __name__ == "__main__":

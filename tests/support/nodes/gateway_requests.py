@@ -1,4 +1,4 @@
-"""Requests to an HTTP door, by the standard library alone: what any program can send."""
+"""Requests to an HTTP gateway, by the standard library alone: what any program can send."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Reply:
         return [json.loads(line) for line in self.body.splitlines()]
 
 
-class DoorRequests:
+class GatewayRequests:
     """Sends each request on a connection of its own. May be used by several threads."""
 
     def __init__(self, url: str) -> None:

@@ -1,4 +1,4 @@
-"""A door with the REST API in the test's process, on a thread with an event loop of its own."""
+"""A gateway with the REST API in the test's process, on a thread with an event loop of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from semel.web.app import Part
-from semel.web.door import Door
+from semel.web.gateway import Gateway
 from semel.web.limits import Limits
 from semel.web.rest import part as rest
 from semel.web.serve import Listen, serve
@@ -17,10 +17,10 @@ WITHIN_S = 60.0
 
 
 @contextmanager
-def rest_door(
+def rest_gateway(
     bootstrap: str, *, limits: Limits | None = None, parts: Sequence[Part] = (rest,), has_users: bool = False
 ) -> Iterator[str]:
-    """Serve, and yield the door's address: HOST:PORT with a scheme. has_users: each request names its user."""
+    """Serve, and yield the gateway's address: HOST:PORT with a scheme. has_users: each request names its user."""
     started = threading.Event()
     address: list[str] = []
     failed: list[BaseException] = []
@@ -35,7 +35,7 @@ def rest_door(
         try:
             loop.run_until_complete(
                 serve(
-                    Door(bootstrap, limits, asks_for_passwords=has_users),
+                    Gateway(bootstrap, limits, asks_for_passwords=has_users),
                     parts,
                     Listen("127.0.0.1", 0, has_users=has_users),
                     stop=stop,
@@ -49,9 +49,9 @@ def rest_door(
             loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
 
-    thread = threading.Thread(target=run, name="http door")
+    thread = threading.Thread(target=run, name="http gateway")
     thread.start()
-    assert started.wait(WITHIN_S), "the door did not start"
+    assert started.wait(WITHIN_S), "the gateway did not start"
     try:
         assert not failed, failed
         yield address[0]
@@ -59,6 +59,6 @@ def rest_door(
         if thread.is_alive():
             loop.call_soon_threadsafe(lambda: stop.done() or stop.set_result(None))
         thread.join(WITHIN_S)
-    assert not thread.is_alive(), "the door did not end"
+    assert not thread.is_alive(), "the gateway did not end"
     if failed:
         raise failed[0]
