@@ -55,6 +55,38 @@ def test_a_gateway_that_decided_on_less_than_everything_decides_again() -> None:
         asyncio.run(run(broker))
 
 
+def test_a_gateway_that_takes_the_topic_over_reads_first_what_others_wrote() -> None:
+    async def run(broker: Broker) -> None:
+        behind, other = Writer(broker, "behind"), Writer(broker, "other")
+        reads, waits = asyncio.Event(), asyncio.Event()
+        try:
+            await behind.log.ready()
+            consumer = behind.log._follower._consumer
+            assert consumer is not None
+            poll = consumer.poll
+
+            async def held(*given: float) -> object:
+                waits.set()
+                await reads.wait()
+                return await poll(*given)
+
+            consumer.poll = held  # type: ignore[method-assign, assignment]
+            await waits.wait()
+            await other.register()
+            registering = asyncio.create_task(behind.register())
+            await asyncio.wait({registering}, timeout=0.5)  # so long it could decide, if it did not read first
+            reads.set()
+            await registering
+            assert ids(broker) == [1, 2]
+        finally:
+            reads.set()
+            await behind.gateway.close()
+            await other.gateway.close()
+
+    with Broker() as broker:
+        asyncio.run(run(broker))
+
+
 def test_a_gateway_that_is_fenced_while_it_decides_writes_once() -> None:
     async def run(broker: Broker) -> None:
         writer = Writer(broker, "s")
