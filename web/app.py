@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from semel.protocol.errors import SemelError
@@ -38,10 +38,16 @@ def make_app(door: Door, parts: Sequence[Part], *, is_loopback: bool = True) -> 
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        door.start()
         yield
         await door.close()
 
-    routes: list[BaseRoute] = [Route("/", _root), Route("/healthz", _health)]
+    async def root(request: Request) -> Response:
+        if door.front_page and "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse(door.front_page, 303, {"Vary": "Accept"})
+        return JSONResponse({})
+
+    routes: list[BaseRoute] = [Route("/", root), Route("/healthz", _health)]
     for part in parts:
         routes += part.routes(door)
     app = Starlette(
@@ -56,10 +62,6 @@ def make_app(door: Door, parts: Sequence[Part], *, is_loopback: bool = True) -> 
     )
     app.router.redirect_slashes = False
     return NoForeignPages(Bounded(Callers(WholeParts(app), door), door.limits), is_loopback=is_loopback)
-
-
-async def _root(_: Request) -> Response:
-    return JSONResponse({})
 
 
 async def _health(_: Request) -> Response:

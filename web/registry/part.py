@@ -39,7 +39,7 @@ _Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 def routes(door: Door) -> list[BaseRoute]:
     """Return the routes. The topic `_schemas` is made, and read, at the first request."""
-    api = _Api(door, Registry(door))
+    api = _Api(door, door.shared(Registry, lambda: Registry(door)))
     table: list[tuple[str, str, _Endpoint]] = [
         ("GET", "/subjects", api.subjects),
         ("POST", "/subjects/{subject}", api.lookup),
