@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,8 @@ from semel.web.problems import Problem, problem_of
 
 _Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
+_log = logging.getLogger("semel.http.console")
+
 PAGE_S: Final = 12.0
 """How long a page may take: a node that is away is said soon."""
 _HEADERS: Final[Mapping[str, str]] = {
@@ -56,7 +59,7 @@ _MODULES: Final = (
 
 def routes(door: Door) -> list[BaseRoute]:
     """Return the routes. The sampler looks at the cluster from the door's start on."""
-    console = Console(door)
+    console = door.shared(Console, lambda: Console(door))
     door.front_page = ROOT
     door.at_start(lambda: console.sampler.start(door.own.admin()))
     door.at_end(console.sampler.close)
@@ -67,7 +70,11 @@ def routes(door: Door) -> list[BaseRoute]:
     for module in _MODULES:
         found += [Route(ROOT + path, _reading(console, handler), methods=["GET"]) for path, handler in module.PAGES]
         found += [Route(ROOT + path, _changing(console, handler), methods=["POST"]) for path, handler in module.CHANGES]
-    return found
+    return [*found, Route(f"{ROOT}{{rest:path}}", _reading(console, _no_page), methods=["GET"])]
+
+
+async def _no_page(visit: Visit) -> Response:
+    raise Problem(404, "the console has no such page: begin at the overview")
 
 
 async def _to_root(_: Request) -> Response:
@@ -115,6 +122,11 @@ async def _answered(visit: Visit, handler: Handler) -> Response:
     except TimeoutError:
         response = _error_page(
             visit, Problem(503, f"no answer within {PAGE_S:g} seconds"), title="The cluster does not answer"
+        )
+    except Exception:
+        _log.exception("the page %s failed", visit.request.url.path)
+        response = _error_page(
+            visit, Problem(500, "something that should not happen: the log of the HTTP door has more")
         )
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)

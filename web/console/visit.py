@@ -119,8 +119,8 @@ class Visit:
         made = self.console.rendered(
             template,
             visit=self,
-            token=self.token,
-            token_field=TOKEN_FIELD,
+            form_token=self.token,
+            form_field=TOKEN_FIELD,
             user=self.console.door.caller_of(self.request).user,
             allows_changes=self.console.door.allows_changes,
             done=_DONE.get(self.text("done"), ""),
