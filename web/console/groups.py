@@ -22,6 +22,8 @@ from semel.web.problems import Problem
 if TYPE_CHECKING:
     from semel import aio
 
+_DEAD: Final = "Dead"
+"""The state of a group that there is not."""
 _PREVIEWED_MAX: Final = 10_000
 """Partitions whose offsets are set at a time."""
 
@@ -43,6 +45,8 @@ async def _groups(visit: Visit) -> Response:
 async def _group(visit: Visit) -> Response:
     group_id = visit.needed("id")
     group, lags = await asyncio.gather(visit.admin.group(group_id), visit.admin.look_up_lag(group_id))
+    if group.state == _DEAD and not lags:
+        raise Problem(404, f"there is no group {group_id!r}: it never committed anything, or its offsets have expired")
     owners = group_owners(group)
     tps = sorted(set(lags) | set(owners))
     known = [one for one in lags.values() if one.lag >= 0]

@@ -33,8 +33,6 @@ _Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _log = logging.getLogger("semel.http.console")
 
-PAGE_S: Final = 12.0
-"""How long a page may take: a node that is away is said soon."""
 _HEADERS: Final[Mapping[str, str]] = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
     "object-src 'none'",
@@ -55,6 +53,9 @@ _MODULES: Final = (
     access,
     metrics,
 )
+
+CHANGING_PATHS: Final = tuple(path for module in _MODULES for path, _ in module.CHANGES)
+"""What forms are sent to, below the console's root."""
 
 
 def routes(door: Door) -> list[BaseRoute]:
@@ -110,18 +111,20 @@ def _changing(console: Console, handler: Handler) -> _Endpoint:
 
 
 async def _answered(visit: Visit, handler: Handler) -> Response:
+    page_s = visit.console.door.limits.page_s
     try:
-        async with asyncio.timeout(PAGE_S):
+        async with asyncio.timeout(page_s):
             response = await handler(visit)
     except Problem as problem:
         response = _error_page(visit, problem)
     except RetriableError as error:
         response = _error_page(visit, Problem(503, error.message), title="The cluster does not answer")
     except SemelError as error:
-        response = _error_page(visit, problem_of(error))
+        problem = problem_of(error)
+        response = _error_page(visit, Problem(400 if problem.status == 500 else problem.status, error.message))
     except TimeoutError:
         response = _error_page(
-            visit, Problem(503, f"no answer within {PAGE_S:g} seconds"), title="The cluster does not answer"
+            visit, Problem(503, f"no answer within {page_s:g} seconds"), title="The cluster does not answer"
         )
     except Exception:
         _log.exception("the page %s failed", visit.request.url.path)

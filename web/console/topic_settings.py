@@ -12,7 +12,16 @@ from semel.web.problems import Problem
 if TYPE_CHECKING:
     from semel.sdk.admin.core import ConfigEntry
 
-_OWN: Final = "DYNAMIC_TOPIC_CONFIG"
+_OWN: Final = "this topic"
+_ORIGINS: Final = {
+    "DYNAMIC_TOPIC": _OWN,
+    "DYNAMIC_BROKER": "the node, changed while it runs",
+    "DYNAMIC_DEFAULT_BROKER": "all nodes, changed while they run",
+    "FILE": "the node's file",
+    "ENVIRONMENT": "the node's environment",
+    "FLAG": "the node's command line",
+    "DEFAULT": "default",
+}
 _SET: Final = "set:"
 _RESET: Final = "reset:"
 
@@ -26,14 +35,7 @@ async def _settings(visit: Visit) -> Response:
 
 def origin(entry: ConfigEntry) -> str:
     """Return in words where a setting's value is from."""
-    known = {
-        _OWN: "this topic",
-        "DYNAMIC_BROKER_CONFIG": "the node, changed while it runs",
-        "DYNAMIC_DEFAULT_BROKER_CONFIG": "all nodes, changed while they run",
-        "STATIC_BROKER_CONFIG": "the node's configuration",
-        "DEFAULT_CONFIG": "default",
-    }
-    return known.get(entry.source.removeprefix("CONFIG_SOURCE_"), entry.source.lower().replace("_", " "))
+    return _ORIGINS.get(entry.source, entry.source)
 
 
 async def _preview(visit: Visit) -> Response:
@@ -42,7 +44,7 @@ async def _preview(visit: Visit) -> Response:
     await visit.admin.topic(name)
     entries = {entry.name: entry for entry in await visit.admin.topic_configs(name)}
     changes, resets = _wanted(visit)
-    resets = [each for each in resets if each in entries and origin(entries[each]) == "this topic"]
+    resets = [each for each in resets if each in entries and origin(entries[each]) == _OWN]
     changes = {
         each: value
         for each, value in changes.items()

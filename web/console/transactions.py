@@ -121,8 +121,8 @@ async def _transaction(visit: Visit) -> Response:
     key, token = visit.needed("key"), visit.text("token")
     history, known = await asyncio.gather(visit.admin.transaction_history(key, limit=_STEPS), _known(visit, key))
     story = tell(history, token)
-    decisions = [] if known.shared is None else list(known.shared.decisions)
-    if story.is_empty and known.alone is None and not decisions:
+    decisions = [] if known.shared is None else [one for one in known.shared.decisions if token in ("", one.token)]
+    if story.is_empty and not decisions and (token or known.alone is None):
         about = f"commit token {token!r} of {key!r}" if token else repr(key)
         raise Problem(404, f"the log has nothing about {about}: it was never used here, or has expired")
     diagnosis, refused = await diagnosis_of(visit)
@@ -136,7 +136,7 @@ async def _transaction(visit: Visit) -> Response:
         steps=page_of([(step, _mark(step, history)) for step in reversed(story.steps)], visit.page),
         alone=known.alone,
         shared=known.shared,
-        decisions=[one for one in reversed(decisions) if token in ("", one.token)],
+        decisions=decisions[::-1],
         held=[one for one in held if one.place.producer_id in producers or one.name == key],
         refused=refused,
         now_ms=history.now_ms,
