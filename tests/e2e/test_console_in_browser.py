@@ -90,6 +90,7 @@ def an_hour(now_ms: int) -> Iterator[Sample]:
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with Broker() as broker:
+        broker.limit_disk(80 << 30)
         fill(broker)
         yield broker
 

@@ -14,7 +14,7 @@ from semel.web.console.safe_text import safe_text
 _WIDTH: Final = 600
 _HEIGHT: Final = 120
 _LEFT: Final = 4
-_TOP: Final = 18
+_TOP: Final = 20
 _BOTTOM: Final = 16
 
 

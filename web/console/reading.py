@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
+from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_decoder import Record
 from semel.web.door import Clients
@@ -62,14 +63,29 @@ class Reading:
     wanted: Callable[[Record], bool]
     kept_bytes: int
 
-    async def bounds(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Return where each partition begins, and where what may be read of it ends."""
+    async def bounds(self, tps: Sequence[TopicPartition]) -> tuple[dict[TopicPartition, tuple[int, int]], list[str]]:
+        """Return where partitions begin, and where what may be read of them ends; and why others can't be read.
+
+        Raises the `SemelError` of the first, where none can be read.
+        """
         admin = self.clients.admin()
         starts, ends = await asyncio.gather(
-            admin.list_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP)),
-            admin.list_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=self.isolation),
+            admin.look_up_offsets(dict.fromkeys(tps, EARLIEST_TIMESTAMP)),
+            admin.look_up_offsets(dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=self.isolation),
         )
-        return {tp: (starts[tp].offset, ends[tp].offset) for tp in tps}
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        errors: list[SemelError] = []
+        for tp in tps:
+            start, end = starts[tp], ends[tp]
+            if isinstance(start, SemelError):
+                errors.append(start)
+            elif isinstance(end, SemelError):
+                errors.append(end)
+            else:
+                found[tp] = start.offset, end.offset
+        if errors and not found:
+            raise errors[0]
+        return found, [error.message for error in errors]
 
     async def at_time(self, tps: Sequence[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
         """Return the offset of the first record of each partition that is at a time, or later."""

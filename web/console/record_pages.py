@@ -124,7 +124,7 @@ async def _records(visit: Visit) -> Response:
     asked = await _asked(visit)
     reading = Reading(visit.clients, asked.isolation, _has_key(asked.key), SHOWN_BYTES + 1)
     async with visit.console.reads:
-        bounds = await reading.bounds(asked.tps)
+        bounds, unreadable = await reading.bounds(asked.tps)
         piece = await _read(reading, asked, bounds)
         states = await _states(visit, asked, piece)
     records = await _shown(visit, piece.found, asked.form, states)
@@ -138,7 +138,7 @@ async def _records(visit: Visit) -> Response:
         asked=asked,
         rows=rows[::-1] if newest_first else rows,
         piece=piece,
-        bounds=bounds,
+        unreadable=unreadable,
         older=_older(asked, bounds, piece) if is_single else None,
         newer=_newer(asked, bounds, piece) if is_single else None,
         after=",".join(f"{tp.partition}:{end}" for tp, (_, end) in bounds.items()),
@@ -156,7 +156,7 @@ async def _read(reading: Reading, asked: Asked, bounds: dict[TopicPartition, tup
         tp = asked.tps[0]
         start, end = bounds[tp]
         return await reading.forward({tp: (max(asked.offset, start), end)}, asked.count)
-    first = await reading.at_time(asked.tps, time_of(asked.time_text))
+    first = await reading.at_time(list(bounds), time_of(asked.time_text))
     piece = await reading.forward({tp: (offset, bounds[tp][1]) for tp, offset in first.items()}, asked.count)
     piece.next_offsets.update({tp: end for tp, (_, end) in bounds.items() if tp not in first})
     if asked.partition is None:
@@ -185,7 +185,8 @@ async def _states(visit: Visit, asked: Asked, piece: Piece) -> dict[tuple[int, i
     for one in piece.found:
         offsets.setdefault(TopicPartition(one.record.topic, one.record.partition), []).append(one.record.offset)
     reading = Reading(visit.clients, IsolationLevel.READ_COMMITTED, lambda _: True, 0)
-    stable = {tp: end for tp, (_, end) in (await reading.bounds(list(offsets))).items()}
+    bounds, _ = await reading.bounds(list(offsets))
+    stable = {tp: bounds[tp][1] if tp in bounds else 0 for tp in offsets}
     seen = await reading.forward(
         {tp: (min(some), min(max(some) + 1, stable[tp])) for tp, some in offsets.items()}, COUNT_MAX * 20
     )
@@ -236,7 +237,7 @@ async def _tail(visit: Visit) -> Response:
     reading = Reading(visit.clients, asked.isolation, _has_key(asked.key), SHOWN_BYTES + 1)
     after = _positions(visit.text("after"))
     async with visit.console.reads:
-        bounds = await reading.bounds(asked.tps)
+        bounds, _ = await reading.bounds(asked.tps)
         ranges = {tp: (after.get(tp.partition, end), end) for tp, (_, end) in bounds.items()}
         piece = await reading.forward(ranges, COUNT_MAX)
     records = await _shown(visit, piece.found[-COUNT_MAX:], asked.form, {})
@@ -276,7 +277,7 @@ async def _whole(visit: Visit) -> Record:
 
     reading = Reading(visit.clients, IsolationLevel.READ_UNCOMMITTED, keep, 0)
     async with visit.console.reads:
-        start, end = (await reading.bounds([tp]))[tp]
+        start, end = (await reading.bounds([tp]))[0][tp]
         if start <= offset < end:
             await reading.forward({tp: (offset, offset + 1)}, 1)
     if not records:

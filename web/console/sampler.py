@@ -24,6 +24,8 @@ _log = logging.getLogger("semel.http.console")
 EVERY_S: Final = 10.0
 KEPT: Final = 360
 """Samples: an hour."""
+_PAUSE_LOOKS: Final = 9
+"""A look that takes long, because the cluster is large or busy, is repeated after so many times as long."""
 TOPICS_MAX: Final = 200
 """Topics of which a sample has rates: those with the most traffic."""
 
@@ -90,6 +92,7 @@ class Sampler:
 
     async def _run(self) -> None:
         while True:
+            began_s = time.monotonic()
             try:
                 await self.look()
             except SemelError as error:
@@ -98,7 +101,7 @@ class Sampler:
             except Exception:
                 _log.exception("looking at the cluster failed")
                 self.trouble = "looking at the cluster failed: the log of the HTTP door has more"
-            await asyncio.sleep(self._every_s)
+            await asyncio.sleep(max(self._every_s, (time.monotonic() - began_s) * _PAUSE_LOOKS))
 
     async def look(self) -> None:
         """Take one sample. The first look only remembers sizes: rates need two."""

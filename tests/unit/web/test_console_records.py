@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from console_client import ConsoleClient
 from http_door import HttpDoor
 
 import semel
+from semel import aio
 from semel.protocol.record_decoder import Record
 from semel.sdk.schemas.errors import SchemaDataError
 from semel.testing import Broker
@@ -282,3 +284,25 @@ def test_avro_is_read_as_fastavro_wrote_it() -> None:
 def test_avro_that_asks_for_too_much_is_refused(schema: str, data: bytes) -> None:
     with pytest.raises(SchemaDataError):
         decoded(Avro().parse(schema, ()).tree, memoryview(data))
+
+
+def test_a_partition_that_cannot_be_read_leaves_the_others_readable(
+    console: ConsoleClient, broker: Broker, producer: semel.Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = create(broker, "halved", partitions=2)
+    for partition in (0, 1):
+        producer.send(topic, b"in %d" % partition, partition=partition).result()
+    asked = aio.Admin.look_up_offsets
+
+    async def look_up_offsets(self: aio.Admin, timestamps: Any, **options: Any) -> Any:
+        found = await asked(self, timestamps, **options)
+        return {tp: semel.RetriableError("it is offline") if tp.partition == 0 else one for tp, one in found.items()}
+
+    monkeypatch.setattr(aio.Admin, "look_up_offsets", look_up_offsets)
+    page = console.get("records", topic=topic)
+    assert "A partition can't be read: it is offline" in page.plain
+    assert "in 1" in page.plain
+    assert "in 0" not in page.plain
+    alone = console.get("records", topic=topic, partition=0)
+    assert alone.status == 503
+    assert "it is offline" in alone.plain
