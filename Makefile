@@ -42,7 +42,7 @@ $(TOOLS)/.ready: pyproject.toml setup.py compiled-modules.txt constraints.txt
 	test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
 	$(TOOLS)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	SEMEL_INTERPRETED=1 $(TOOLS)/bin/python -m pip install --quiet --constraint constraints.txt \
-		--editable '.[node]' --group tools --group check --group docs
+		--editable '.[node]' --group tools --group http --group check --group docs
 	touch $@
 
 build: $(VENV)/.built ## Compile the hot modules in place

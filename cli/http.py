@@ -64,7 +64,6 @@ UntilInputEnds = Annotated[
         "semel http",
         "semel http --bootstrap log1.example.com:9094 --listen 127.0.0.1:8081",
         "semel http --listen tls+sasl://0.0.0.0:8443 --certificate door.pem --key door-key.pem",
-        "curl localhost:8080/subjects",
         exit_codes="0 stopped by a signal; 1 the node refused the door, or the address is in use; 2 wrong command line",
     ),
 )
@@ -78,11 +77,10 @@ def http(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     until_input_ends: UntilInputEnds = False,
 ) -> None:
-    """Serve HTTP for a log until SIGTERM or SIGINT (Ctrl-C): a schema registry with Confluent's REST API,
-    and a console for browsers at /console/.
+    """Serve HTTP for a log: a schema registry with Confluent's REST API, and a console for browsers.
 
-    It is a client of the node, and may run anywhere; several doors of one log may run at once. It waits for a node that
-    is not there yet. When it is ready, it prints one line to standard output:
+    It runs until SIGTERM or SIGINT (Ctrl-C). It is a client of the node, and may run anywhere; several doors of one log
+    may run at once. It waits for a node that is not there yet. When it is ready, it prints one line to standard output:
 
     \b
     ready: http HOST:PORT

@@ -21,10 +21,10 @@ from semel.protocol.extras import MissingExtraError, imports_of_extra
 from semel.protocol.schemes import scheme_of
 from semel.runtime.backoff import Backoff
 from semel.runtime.setting import ConfigError
-from semel.sdk.transport.options import BOOTSTRAP_VARIABLE
 
 _log = logging.getLogger("semel.serve")
 
+BOOTSTRAP_VARIABLE: Final = "SEMEL_BOOTSTRAP"
 UNTIL_INPUT_ENDS: Final = "--until-input-ends"
 """The option of `semel http` that ends it with the process that started it, however that ends."""
 READY: Final = "ready: http "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -22,8 +22,10 @@ from semel.cli.common import (
     print_table,
 )
 from semel.protocol.errors import UsageError
-from semel.sdk.schemas.api import SchemaRegistry
-from semel.sdk.schemas.model import RegisteredSchema, Schema, SchemaReference
+
+if TYPE_CHECKING:
+    from semel.sdk.schemas.api import SchemaRegistry
+    from semel.sdk.schemas.model import RegisteredSchema, Schema, SchemaReference
 
 app = command_app("List, show, register, check and delete schemas in a schema registry.")
 
@@ -232,6 +234,7 @@ def delete(
 def _client(registry: str, user: str, password_file: Path | None, ca: Path | None) -> SchemaRegistry:
     if bool(user) != (password_file is not None):
         raise UsageError("--user and --password-file go together")
+    from semel.sdk.schemas.api import SchemaRegistry
     from semel.sdk.transport.login import password_in
 
     password = "" if password_file is None else password_in("--password-file", str(password_file))
@@ -239,6 +242,8 @@ def _client(registry: str, user: str, password_file: Path | None, ca: Path | Non
 
 
 def _schema(file: Path, schema_type: _Type | None, references: list[str]) -> Schema:
+    from semel.sdk.schemas.model import Schema
+
     text = _text(file)
     if schema_type is None:
         schema_type = {".avsc": _Type.AVRO, ".json": _Type.JSON, ".proto": _Type.PROTOBUF}.get(file.suffix)
@@ -259,6 +264,8 @@ def _text(file: Path) -> str:
 
 
 def _reference(text: str) -> SchemaReference:
+    from semel.sdk.schemas.model import SchemaReference
+
     name, equals, place = text.rpartition("=")
     subject, colon, version = place.rpartition(":")
     if not equals or not colon or not name or not subject or not version.isdecimal():

@@ -53,10 +53,7 @@ class BoundedConnection(H11Protocol):
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._stop_waiting()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if not self.transport.is_closing() and self.conn.their_state is h11.IDLE:
+        elif self._deadline is None:  # a next request has begun; until then uvicorn counts how long nothing comes
             self._wait_for_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -64,7 +61,6 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def _wait_for_headers(self) -> None:
-        self._stop_waiting()
         self._deadline = self.loop.call_later(self.limits.receive_s, self._give_up)
 
     def _stop_waiting(self) -> None:

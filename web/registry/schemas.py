@@ -165,6 +165,8 @@ class Schemas:
                     found += await asyncio.to_thread(language.differences, before, new.parsed)
         except InvalidSchemaError as error:
             raise invalid(f"Invalid schema: it can't be compared with version {old.version}: {error}") from None
+        except RecursionError:
+            raise invalid(f"Invalid schema: it is nested too deeply to compare it with version {old.version}") from None
         return found
 
 

@@ -212,8 +212,8 @@ def test_no_message_says_what_to_install_on_its_own() -> None:
 
 
 def _sources() -> list[Path]:
-    tops = ("protocol", "runtime", "txn_coordinator", "group_coordinator", "broker", "sdk", "web", "spark", "cli", "src")
-    return [path for top in tops for path in (ROOT / top).rglob("*.py")]
+    ours = ("protocol", "runtime", "txn_coordinator", "group_coordinator", "broker", "sdk", "web", "spark", "cli")
+    return [path for top in (*ours, "src") for path in (ROOT / top).rglob("*.py")]
 
 
 def test_a_client_install_says_its_version() -> None:

@@ -6,16 +6,19 @@ import socket
 import threading
 from base64 import b64encode
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from certificates import Authority
 from http_door import HttpDoor
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from semel.protocol.errors import UsageError
+from semel.schemas import Schema, SchemaRegistry, SchemaRegistryError
 from semel.testing import Broker
 from semel.web.door import Door
 from semel.web.limits import Limits
@@ -83,6 +86,13 @@ def test_a_request_that_drips_in_is_cut_off(broker: Broker) -> None:
     with HttpDoor(broker.bootstrap, [part_of()], replace(LIMITS, receive_s=0.2)) as door:
         assert raw(door.address, b"GET / HT") == b""
         assert raw(door.address, b"") == b""
+        host, _, port = door.address.rpartition(":")
+        with socket.create_connection((host, int(port)), 60) as connection:  # also where one has been answered before
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+            connection.sendall(b"GET / HT")
+            while connection.recv(1 << 16):
+                pass
         head = b"POST /count HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx"
         assert raw(door.address, head).startswith(b"HTTP/1.1 408")
 
@@ -156,7 +166,7 @@ def basic(user: str, password: str) -> dict[str, str]:
 
 def test_users_are_asked_for_and_the_node_knows_them() -> None:
     with (
-        Broker(users={"alice": "alice-secret", "door": "door-secret"}) as broker,
+        Broker(users={"alice": "secret", "door": "door-secret"}) as broker,
         HttpDoor(broker.bootstrap_of("door"), PARTS, has_users=True) as door,
     ):
         refused = door.ask("GET", "/subjects")
@@ -165,20 +175,36 @@ def test_users_are_asked_for_and_the_node_knows_them() -> None:
         for wrong in (basic("alice", "wrong"), basic("nobody", "x"), {"Authorization": "Basic !"}):
             assert door.ask("GET", "/subjects", headers=wrong).status == 401
         assert door.ask("GET", "/healthz").status == 200
-        right = basic("alice", "alice-secret")
+        right = basic("alice", "secret")
         registered = door.ask("POST", "/subjects/s/versions", {"schema": '"int"'}, right)
         assert registered.body["id"] == 1
         assert door.ask("GET", "/subjects", headers=right).body == ["s"]
 
 
+def test_a_password_goes_through_a_door_that_encrypts(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.node()
+    with (
+        Broker(users={"alice": "secret", "door": "door-secret"}) as broker,
+        HttpDoor(
+            broker.bootstrap_of("door"), PARTS, has_users=True, tls=(str(pair.certificate), str(pair.key))
+        ) as door,
+    ):
+        url = f"https://{door.address}"
+        registry = SchemaRegistry(url, username="alice", password="secret", ca_location=str(authority.ca))
+        assert registry.register("s", Schema('"int"')) == 1
+        with pytest.raises(SchemaRegistryError, match="does not know this user"):
+            SchemaRegistry(url, username="alice", password="x", ca_location=str(authority.ca)).subjects()
+
+
 def test_acls_of_the_topic_say_who_registers() -> None:
-    users = {"alice": "alice-secret", "door": "door-secret"}
+    users = {"alice": "secret", "door": "door-secret"}
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     with (
         Broker(users=users, authorizer_class_name=authorizer, super_users="User:door") as broker,
         HttpDoor(broker.bootstrap_of("door"), PARTS, has_users=True) as door,
     ):
-        alice, own = basic("alice", "alice-secret"), basic("door", "door-secret")
+        alice, own = basic("alice", "secret"), basic("door", "door-secret")
         refused = door.ask("POST", "/subjects/s/versions", {"schema": '"int"'}, alice)
         assert refused.status == 403
         assert door.ask("POST", "/subjects/s/versions", {"schema": '"int"'}, own).body["id"] == 1

@@ -6,6 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft7Validator
 
 from semel.web.registry.formats.base import InvalidSchemaError, Referenced
 from semel.web.registry.formats.json_schema import JsonSchema
@@ -147,3 +150,49 @@ def test_schemas_that_would_take_for_ever_to_compare_are_refused() -> None:
 
     with pytest.raises(InvalidSchemaError, match="steps"):
         kinds({"anyOf": branches("string")}, {"anyOf": branches("integer")})
+
+
+def test_bounds_of_draft_4_that_are_no_numbers() -> None:
+    def bounded(**more: Any) -> dict[str, Any]:
+        return {"$schema": "http://json-schema.org/draft-04/schema#", "type": "number", "maximum": 5, **more}
+
+    assert kinds(bounded(), bounded(exclusiveMaximum=True)) == []
+    assert kinds(bounded(exclusiveMaximum=False), bounded()) == []
+    assert kinds(bounded(exclusiveMaximum=True), bounded()) == ["EXCLUSIVE_MAXIMUM_ADDED"]
+
+
+def test_numbers_that_json_has_in_python_alone() -> None:
+    assert kinds({"type": "number", "multipleOf": 1e999}, {"type": "number", "multipleOf": 2}) == [
+        "MULTIPLE_OF_CHANGED"
+    ]
+
+
+_SCHEMAS = st.recursive(
+    st.sampled_from(["string", "integer", "object", "null"]).map(lambda kind: {"type": kind}) | st.booleans(),
+    lambda inner: st.one_of(
+        st.builds(lambda each: opened({"a": each}), inner),
+        st.builds(lambda each: closed({"a": each}), inner),
+        st.builds(lambda each: {"type": "array", "items": each}, inner),
+        st.builds(lambda each: {"anyOf": each}, st.lists(inner, min_size=1, max_size=3)),
+        st.builds(lambda each: {"allOf": each}, st.lists(inner, min_size=1, max_size=2)),
+    ),
+    max_leaves=6,
+)
+_VALUES = st.recursive(
+    st.none() | st.integers() | st.text(max_size=2),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(_SCHEMAS, _SCHEMAS, st.lists(_VALUES, max_size=8))
+def test_what_was_valid_stays_valid_where_two_schemas_are_compatible(old: Any, new: Any, values: list[Any]) -> None:
+    if not kinds(new, old):
+        for value in values:
+            assert not Draft7Validator(old).is_valid(value) or Draft7Validator(new).is_valid(value)
+
+
+@given(_SCHEMAS)
+def test_a_schema_is_compatible_with_itself(schema: Any) -> None:
+    assert kinds(schema, schema) == []

@@ -70,13 +70,21 @@ class Comparison:
             self._under_way.discard(pair)
 
     def _resolved(self, old: Any, new: Any, path: str) -> list[Difference]:
-        if new is True or new == {} or old is False:
+        if new is True or new == {} or _allows_nothing(old):
             return []
         if new is False:
-            return [] if old is False else [Difference("TYPE_NARROWED", path, f"nothing is valid at {path!r} any more")]
-        old = {} if old is True else old
+            return [Difference("TYPE_NARROWED", path, f"nothing is valid at {path!r} any more")]
+        if old is True:
+            old = {}
+        if not isinstance(old, dict) or not isinstance(new, dict):  # what drafts before 6 may have
+            return [] if old == new else [Difference("SCHEMA_CHANGED", path, f"what is at {path!r} has changed")]
         # What `resolved` makes is kept, so that no other one gets the same id meanwhile.
         self._kept += [old, new]
+        if any(self._satisfies(branch, new, path) for branch in old.get("allOf", ())):
+            return []
+        sums = [old[sum_] for sum_ in _SUMS if old.get(sum_)]
+        if any(all(self._satisfies(branch, new, path) for branch in branches) for branches in sums):
+            return []
         found = self._base(old, new, path)
         if found and any(self._satisfies(branch, _without(new), path) for branch in old.get("allOf", ())):
             found = []
@@ -235,6 +243,14 @@ class Comparison:
         return found
 
 
+def _allows_nothing(schema: Any) -> bool:
+    if not isinstance(schema, dict):
+        return schema is False
+    return any(map(_allows_nothing, schema.get("allOf", ()))) or any(
+        schema.get(sum_) and all(map(_allows_nothing, schema[sum_])) for sum_ in _SUMS
+    )
+
+
 def _types(schema: Mapping[str, Any]) -> frozenset[str]:
     given = schema.get("type")
     if given is None:
@@ -287,9 +303,14 @@ def _bounds(old: Mapping[str, Any], new: Mapping[str, Any], before: frozenset[st
     )
     for table, is_narrower, how in tables:
         for keyword, (kind, name) in table.items():
+            if isinstance(new.get(keyword), bool) and keyword.startswith("exclusive"):
+                # In draft 4 it says whether the bound beside it is one of the values.
+                if new[keyword] and old.get(keyword) is not True:
+                    found.append(Difference(f"{name}_ADDED", f"{path}{keyword}", f"{keyword} was added at {path!r}"))
+                continue
             if keyword not in new or (kind and kind not in before and not (kind == "number" and "integer" in before)):
                 continue
-            if keyword not in old:
+            if keyword not in old or (isinstance(old[keyword], bool) and table is not _EXACT):
                 what = f"{keyword} was added at {path!r}"
                 found.append(Difference(f"{name}_ADDED", f"{path}{keyword}", what))
             elif is_narrower(old[keyword], new[keyword]):
@@ -297,18 +318,25 @@ def _bounds(old: Mapping[str, Any], new: Mapping[str, Any], before: frozenset[st
                 found.append(Difference(f"{name}_{how}", f"{path}{keyword}", what))
     if "multipleOf" in new and before & {"number", "integer"}:
         was, now = old.get("multipleOf"), new["multipleOf"]
-        if was is None or Fraction(str(was)) % Fraction(str(now)):
+        if was is None or not _is_multiple(was, now):
             kind = "MULTIPLE_OF_ADDED" if was is None else "MULTIPLE_OF_CHANGED"
             found.append(Difference(kind, f"{path}multipleOf", f"numbers at {path!r} must be multiples of {now} now"))
     return found
 
 
+def _is_multiple(number: Any, of: Any) -> bool:
+    try:
+        return not Fraction(str(number)) % Fraction(str(of))
+    except (ValueError, ZeroDivisionError):  # JSON in Python may have infinite numbers
+        return bool(number == of)
+
+
 def _required(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[Difference]:
-    before = old.get("required", ())
-    after = new.get("required", ())
+    before = old["required"] if isinstance(old.get("required"), list) else ()
+    after = new["required"] if isinstance(new.get("required"), list) else ()
     properties = new.get("properties", {})
     found = []
-    for name in after if isinstance(after, list) else ():
+    for name in after:
         schema = properties.get(name, {})
         if name in before or (isinstance(schema, dict) and "default" in schema):
             continue
