@@ -120,8 +120,8 @@ async def _answered(visit: Visit, handler: Handler) -> Response:
     except RetriableError as error:
         response = _error_page(visit, Problem(503, error.message), title="The cluster does not answer")
     except SemelError as error:
-        problem = problem_of(error)
-        response = _error_page(visit, Problem(400 if problem.status == 500 else problem.status, error.message))
+        status = problem_of(error).status
+        response = _error_page(visit, Problem(400 if status == 500 else status, error.message))
     except TimeoutError:
         response = _error_page(
             visit, Problem(503, f"no answer within {page_s:g} seconds"), title="The cluster does not answer"

@@ -160,6 +160,20 @@ def test_offsets_of_all_partitions_are_shown_in_part_and_set_as_a_whole(
     assert len(preview.hidden["offsets"].splitlines()) == PARTITIONS
 
 
+def test_what_should_not_happen_says_nothing_of_why(
+    console: ConsoleClient, admin: MadeUpAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def groups(**_: object) -> GroupListings:
+        raise ValueError("a secret")
+
+    monkeypatch.setattr(admin, "groups", groups)
+    page = console.get("groups")
+    assert page.status == 500
+    assert "This did not work" in page.plain
+    assert "a secret" not in page.text
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+
+
 def test_samples_are_bounded() -> None:
     flows = {f"t{number}": Flow(number, 0) for number in range(5_000)}
     sample = sample_of(0, flows, Cluster(()))
