@@ -59,7 +59,7 @@ def plot(title: str, lines: Sequence[Line], shown: Callable[[float], str] = numb
         for place, line in enumerate(lines)
     )
     if not drawn:
-        body = Markup('<p class="empty">The plot begins with the first samples: wait some seconds.</p>')
+        body = Markup('<p class="empty">The plot begins with the first samples: wait half a minute.</p>')
     else:
         body = _image(title, drawn, lines, shown)
     return Markup('<figure class="plot"><figcaption>{}</figcaption><ul class="legend">{}</ul>{}</figure>').format(

@@ -85,6 +85,7 @@ async def _transactions(visit: Visit) -> Response:
         held=[] if diagnosis is None else list(held_of(diagnosis.cluster))[:_SHOWN_MAX],
         findings=[one for one in findings if one.kind.section is Section.TRANSACTIONS][:_SHOWN_MAX],
         refused=refused,
+        unreachable=() if diagnosis is None else sorted(diagnosis.cluster.unreachable.items()),
     )
 
 

@@ -174,6 +174,19 @@ def test_what_should_not_happen_says_nothing_of_why(
     assert "default-src 'self'" in page.headers["content-security-policy"]
 
 
+def test_a_node_that_does_not_answer_is_named_where_its_facts_are_missing(
+    console: ConsoleClient, admin: MadeUpAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def diagnose(**_: object) -> Diagnosis:
+        return Diagnosis(Cluster((), {2: "connection <refused>"}), ())
+
+    assert "No open transaction holds readers back." in console.get("transactions").plain
+    monkeypatch.setattr(admin, "diagnose", diagnose)
+    page = console.get("transactions")
+    assert "Node 2 does not answer, so what it leads is missing here: connection <refused>" in page.plain
+    assert "No open transaction holds readers back." not in page.plain
+
+
 def test_samples_are_bounded() -> None:
     flows = {f"t{number}": Flow(number, 0) for number in range(5_000)}
     sample = sample_of(0, flows, Cluster(()))
