@@ -106,7 +106,7 @@ class Reading:
         left = {tp for tp, (start, end) in bounds.items() if start < end}
         while left and len(whole.found) < count:
             ranges = {tp: (max(bounds[tp][0], tops[tp] - width), tops[tp]) for tp in left}
-            piece = await self._read(ranges, None, ends_s)
+            piece = await self._read(ranges, None, ends_s, newest=count)
             whole.found += piece.found
             whole.looked_at += piece.looked_at
             whole.skipped += piece.skipped
@@ -120,8 +120,15 @@ class Reading:
         whole.next_offsets = {tp: end for tp, (_, end) in bounds.items()}
         return whole
 
-    async def _read(self, ranges: Mapping[TopicPartition, tuple[int, int]], count: int | None, ends_s: float) -> Piece:
-        """Read ranges; with a count, up to so many records of each."""
+    async def _read(
+        self,
+        ranges: Mapping[TopicPartition, tuple[int, int]],
+        count: int | None,
+        ends_s: float,
+        *,
+        newest: int | None = None,
+    ) -> Piece:
+        """Read ranges; with a count, up to so many records of each. newest: so many of them are wanted in the end."""
         piece = Piece(next_offsets={tp: first for tp, (first, _) in ranges.items()})
         left = {tp for tp, (first, end) in ranges.items() if first < end}
         if not left:
@@ -153,6 +160,8 @@ class Reading:
                             left.discard(tp)
                     else:
                         left.discard(tp)
+                if newest is not None and len(piece.found) > newest:
+                    piece.found = sorted(piece.found, key=_by_time)[-newest:]
                 for tp in sorted(left):
                     position = consumer.position(tp)
                     if position is not None and position >= ranges[tp][1]:

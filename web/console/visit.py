@@ -11,12 +11,10 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from semel import aio
-from semel.protocol.errors import UsageError
 from semel.protocol.wording import counted, duration, moment, size
 from semel.web.console.charts import number, rate
 from semel.web.console.safe_text import safe_text
@@ -55,7 +53,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(link=link, counted=counted, Markup=Markup)
+    made.globals.update(link=link, counted=counted)
     made.filters.update(
         size=size, rate=rate, number=number, duration=duration, moment=lambda ms: moment(ms) if ms >= 0 else "-"
     )
@@ -154,10 +152,6 @@ async def fields_of(request: Request) -> dict[str, str]:
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_FIELDS_MAX))
     except ValueError as error:
         raise Problem(400, f"the form can't be read: {error}") from None
-
-
-def said(error: UsageError) -> Problem:
-    return Problem(400, error.message)
 
 
 _DONE: Final = {

@@ -17,6 +17,7 @@ from semel.protocol.record_decoder import Record
 from semel.sdk.schemas.errors import SchemaDataError
 from semel.testing import Broker
 from semel.web.console.avro_values import decoded
+from semel.web.console.reading import Piece, Reading
 from semel.web.console.record_view import pretty_json, shown, trace_of
 from semel.web.registry.formats.avro import Avro
 
@@ -76,6 +77,28 @@ def test_last_records_are_of_all_partitions(console: ConsoleClient, broker: Brok
     producer.flush()
     page = console.get("records", topic=topic, count=4)
     assert re.findall(r"<pre class=\"value\">(v\d+)</pre>", page.text) == ["v89", "v88", "v87", "v86"]
+
+
+def test_no_more_is_kept_of_a_long_look_back_than_is_shown(
+    console: ConsoleClient, broker: Broker, producer: semel.Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = create(broker, "sparse")
+    for number in range(3_000):
+        producer.send(topic, b"v%d" % number, key=b"rare" if number % 1_000 == 0 else b"often", timestamp_ms=number + 1)
+    producer.flush()
+    kept: list[int] = []
+    read = Reading._read
+
+    async def counting(self: Reading, *given: Any, **options: Any) -> Piece:
+        piece = await read(self, *given, **options)
+        kept.append(len(piece.found))
+        return piece
+
+    monkeypatch.setattr(Reading, "_read", counting)
+    assert offsets(console, topic=topic, count=20) == list(range(2_999, 2_979, -1))
+    assert offsets(console, topic=topic, count=3, key="rare") == [2_000, 1_000, 0]
+    assert kept[:2] == [16, 20]
+    assert sum(kept[2:]) == 3
 
 
 def test_many_partitions_are_read_one_at_a_time(console: ConsoleClient, broker: Broker) -> None:
