@@ -1,6 +1,6 @@
-"""`semel http`: the door for programs that speak HTTP, as a process of its own.
+"""`semel http`: the gateway for programs that speak HTTP, as a process of its own.
 
-Standard output has one line, once the door can be used; everything else goes to standard error.
+Standard output has one line, once the gateway can be used; everything else goes to standard error.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ConsoleWrites = Annotated[
 ]
 UntilInputEnds = Annotated[
     bool,
-    # For `semel serve --http`: the door ends with the node, however that ends.
+    # For `semel serve --http`: the gateway ends with the node, however that ends.
     typer.Option(UNTIL_INPUT_ENDS, hidden=True, help="End when standard input ends."),
 ]
 
@@ -63,8 +63,8 @@ UntilInputEnds = Annotated[
     epilog=examples(
         "semel http",
         "semel http --bootstrap log1.example.com:9094 --listen 127.0.0.1:8081",
-        "semel http --listen tls+sasl://0.0.0.0:8443 --certificate door.pem --key door-key.pem",
-        exit_codes="0 stopped by a signal; 1 the node refused the door, or the address is in use; 2 wrong command line",
+        "semel http --listen tls+sasl://0.0.0.0:8443 --certificate gateway.pem --key gateway-key.pem",
+        exit_codes="0 stopped by a signal; 1 the node refused the gateway, or the address is in use; 2 wrong command line",
     ),
 )
 @fails_well
@@ -79,7 +79,7 @@ def http(
 ) -> None:
     """Serve HTTP for a log: a schema registry with Confluent's REST API, and a console for browsers.
 
-    It runs until SIGTERM or SIGINT (Ctrl-C). It is a client of the node, and may run anywhere; several doors of one log
+    It runs until SIGTERM or SIGINT (Ctrl-C). It is a client of the node, and may run anywhere; several gateways of one log
     may run at once. It waits for a node that is not there yet. When it is ready, it prints one line to standard output:
 
     \b
@@ -87,7 +87,7 @@ def http(
     """
     configure_logging("text", "info")
     with imports_of_extra("http", "semel http"):
-        from semel.web.door import Door
+        from semel.web.gateway import Gateway
         from semel.web.parts import PARTS
         from semel.web.serve import listen_of, serve
 
@@ -97,8 +97,10 @@ def http(
         stop = _stop_on_signals()
         if until_input_ends:
             _stop_when_input_ends(stop)
-        door = Door(bootstrap, asks_for_passwords=where.has_users, allows_changes=console_writes or where.is_loopback)
-        await serve(door, PARTS, where, stop=stop, ready=lambda address: print(f"ready: http {address}", flush=True))
+        gateway = Gateway(
+            bootstrap, asks_for_passwords=where.has_users, allows_changes=console_writes or where.is_loopback
+        )
+        await serve(gateway, PARTS, where, stop=stop, ready=lambda address: print(f"ready: http {address}", flush=True))
 
     try:
         asyncio.run(run())

@@ -1,4 +1,4 @@
-"""The HTTP door of `semel serve --http`: `semel http` as a process beside the node, which ends with it.
+"""The HTTP gateway of `semel serve --http`: `semel http` as a process beside the node, which ends with it.
 
 A process of its own, because the node runs on one event loop: a schema that takes a second to compare must not hold up
 its clients.
@@ -28,17 +28,17 @@ BOOTSTRAP_VARIABLE: Final = "SEMEL_BOOTSTRAP"
 UNTIL_INPUT_ENDS: Final = "--until-input-ends"
 """The option of `semel http` that ends it with the process that started it, however that ends."""
 READY: Final = "ready: http "
-_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (where a door reaches a node that has all)
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (where a gateway reaches a node that has all)
 _STOP_S: Final = 15.0
 _PAUSES: Final = Backoff(500, 10_000)
 
 
-class HttpDoorError(Exception):
-    """The door could not be started: the address is in use, or it can't reach the node. The message is of the door."""
+class HttpGatewayError(Exception):
+    """The gateway could not be started: the address is in use, or it can't reach the node. The message is of the gateway."""
 
 
-def check_door(config: NodeConfig, listen: str, nodes: int) -> None:
-    """Raise `ConfigError` where a door can't be started beside this node.
+def check_gateway(config: NodeConfig, listen: str, nodes: int) -> None:
+    """Raise `ConfigError` where a gateway can't be started beside this node.
 
     nodes: how many are started at once
     """
@@ -60,15 +60,15 @@ def check_door(config: NodeConfig, listen: str, nodes: int) -> None:
     if scheme and not os.environ.get(BOOTSTRAP_VARIABLE):
         raise ConfigError(
             f"--http: the node's clients need {scheme} and what belongs to it (a file of authorities, a user): set "
-            f"{BOOTSTRAP_VARIABLE}={scheme}HOST:PORT?... for the door, too"
+            f"{BOOTSTRAP_VARIABLE}={scheme}HOST:PORT?... for the gateway, too"
         )
 
 
-class HttpDoor:
-    """The door's process: started, started again where it dies, and stopped."""
+class HttpGateway:
+    """The gateway's process: started, started again where it dies, and stopped."""
 
     def __init__(self, listen: str, node: Address) -> None:
-        """`node`: where its gRPC listener is, which the door uses where SEMEL_BOOTSTRAP does not say another one."""
+        """`node`: where its gRPC listener is, which the gateway uses where SEMEL_BOOTSTRAP does not say another one."""
         host = _LOOPBACK.get(node.host, node.host)
         bootstrap = os.environ.get(BOOTSTRAP_VARIABLE) or str(Address(host, node.port))
         self._arguments = ["--listen", listen, UNTIL_INPUT_ENDS]
@@ -77,16 +77,16 @@ class HttpDoor:
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
-        """Start the door and return the address that it listens on. Raises `HttpDoorError`."""
+        """Start the gateway and return the address that it listens on. Raises `HttpGatewayError`."""
         address = await self._start()
         if address is None:
-            raise HttpDoorError("the HTTP door did not start: see above")
+            raise HttpGatewayError("the HTTP gateway did not start: see above")
         self._arguments[1] = address  # where port 0 was asked for, it stays what it is
-        self._watching = asyncio.get_running_loop().create_task(self._watch(), name="watch the HTTP door")
+        self._watching = asyncio.get_running_loop().create_task(self._watch(), name="watch the HTTP gateway")
         return address
 
     async def stop(self) -> None:
-        """Let the door answer what it was asked, and end it."""
+        """Let the gateway answer what it was asked, and end it."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
@@ -109,7 +109,7 @@ class HttpDoor:
             env=self._environment,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # so that Ctrl-C reaches the node alone, which ends the door
+            start_new_session=True,  # so that Ctrl-C reaches the node alone, which ends the gateway
         )  # fmt: skip
         assert self._process.stdout is not None
         line = (await self._process.stdout.readline()).decode().strip()
@@ -124,7 +124,7 @@ class HttpDoor:
             assert self._process is not None
             code = await self._process.wait()
             failures += 1
-            _log.error("the HTTP door ended with the exit code %d, and is started again", code)
+            _log.error("the HTTP gateway ended with the exit code %d, and is started again", code)
             await asyncio.sleep(_PAUSES.jittered_s(failures))
             if await self._start() is not None:
                 failures = 0

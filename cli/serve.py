@@ -30,7 +30,7 @@ from semel.broker.metadata.runs import LeftBehindError, NodeDeposedError, NodeRe
 from semel.broker.node_log import configure_logging
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.cli.common import command_app, examples, fails_well, parse_partition
-from semel.cli.http_child import HttpDoor, HttpDoorError, check_door
+from semel.cli.http_child import HttpGateway, HttpGatewayError, check_gateway
 from semel.cli.node_folders import is_cluster_folder
 from semel.cli.serve_exit import ServeExit
 from semel.cli.service_manager import tell_service_manager
@@ -267,7 +267,7 @@ def serve(
     guard = configure_logging(loaded.config.log_format, loaded.config.log_level)
     if http is not None:
         try:
-            check_door(loaded.config, http, nodes)
+            check_gateway(loaded.config, http, nodes)
         except ConfigError as error:
             raise _fail(error.message, ServeExit.CONFIGURATION) from None
     if nodes != 1:
@@ -427,7 +427,7 @@ async def _start_node(
 async def run_node(start: Callable[[], Awaitable[Node]], guard: FloodGuard, http: str | None = None) -> int:
     """Start a node, say that it is ready, and stop it after a signal or a failure. Returns the exit code.
 
-    http: where the HTTP door listens that is started beside it; None: there is none
+    http: where the HTTP gateway listens that is started beside it; None: there is none
     """
     # What starting makes is kept for good: looking through it for garbage costs a tenth of the start, and later would
     # hold up every request for as long, each time.
@@ -452,12 +452,12 @@ async def run_node(start: Callable[[], Awaitable[Node]], guard: FloodGuard, http
 
     kafka = shown_addresses(kafka_listeners(node.config), node.kafka_addresses)
     grpc = shown_addresses(grpc_listeners(node.config), node.grpc_addresses)
-    door, http_shown = None, ""
+    gateway, http_shown = None, ""
     if http is not None:
-        door = HttpDoor(http, node.grpc_addresses[0])
+        gateway = HttpGateway(http, node.grpc_addresses[0])
         try:
-            http_shown = f" http {await door.start()}"
-        except HttpDoorError as error:
+            http_shown = f" http {await gateway.start()}"
+        except HttpGatewayError as error:
             await _stop(node)
             return int(_fail(str(error), ServeExit.ADDRESS).exit_code)
     print(f"ready: kafka {kafka} grpc {grpc}{metrics}{http_shown} data {node.data_dir}", flush=True)
@@ -466,8 +466,8 @@ async def run_node(start: Callable[[], Awaitable[Node]], guard: FloodGuard, http
     tell_service_manager("STOPPING=1", "STATUS=writing everything to the disk")
     if stop.done():
         _log.info("stopping, because of %s", stop.result().name)
-    if door is not None:
-        await door.stop()
+    if gateway is not None:
+        await gateway.stop()
     code = await _stop(node)
     flushing.cancel()
     _log.info("stopped")

@@ -1,4 +1,4 @@
-"""Puts the door's app together from its parts: modules, each with the routes of one API."""
+"""Puts the gateway's app together from its parts: modules, each with the routes of one API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from semel.protocol.errors import SemelError
 from semel.web.callers import Callers
-from semel.web.door import Door
+from semel.web.gateway import Gateway
 from semel.web.limits import Bounded, NoForeignPages
 from semel.web.paths import WholeParts
 from semel.web.problems import Problem, problem_of
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
 class Part(Protocol):
     """A module with an API: `semel.web.registry.part` for one."""
 
-    def routes(self, door: Door) -> list[BaseRoute]:
-        """Return the routes. Nothing connects yet; what has to be closed goes to `door.at_end`."""
+    def routes(self, gateway: Gateway) -> list[BaseRoute]:
+        """Return the routes. Nothing connects yet; what has to be closed goes to `gateway.at_end`."""
 
 
-def make_app(door: Door, parts: Sequence[Part], *, is_loopback: bool = True) -> ASGIApp:
-    """Return the ASGI app of a door with these parts. It closes the door when it ends.
+def make_app(gateway: Gateway, parts: Sequence[Part], *, is_loopback: bool = True) -> ASGIApp:
+    """Return the ASGI app of a gateway with these parts. It closes the gateway when it ends.
 
     is_loopback: whether only this machine reaches it
     """
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        door.start()
+        gateway.start()
         yield
-        await door.close()
+        await gateway.close()
 
     async def root(request: Request) -> Response:
-        if door.front_page and "text/html" in request.headers.get("accept", ""):
-            return RedirectResponse(door.front_page, 303, {"Vary": "Accept"})
+        if gateway.front_page and "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse(gateway.front_page, 303, {"Vary": "Accept"})
         return JSONResponse({})
 
     routes: list[BaseRoute] = [Route("/", root), Route("/healthz", _health)]
     for part in parts:
-        routes += part.routes(door)
+        routes += part.routes(gateway)
     app = Starlette(
         routes=routes,
         lifespan=lifespan,
@@ -61,7 +61,7 @@ def make_app(door: Door, parts: Sequence[Part], *, is_loopback: bool = True) -> 
         },
     )
     app.router.redirect_slashes = False
-    return NoForeignPages(Bounded(Callers(WholeParts(app), door), door.limits), is_loopback=is_loopback)
+    return NoForeignPages(Bounded(Callers(WholeParts(app), gateway), gateway.limits), is_loopback=is_loopback)
 
 
 async def _health(_: Request) -> Response:
@@ -85,4 +85,4 @@ async def _http_error(_: Request, error: Exception) -> Response:
 
 async def _failed(_: Request, __: Exception) -> Response:
     """The server logs the exception; what it says is no business of whoever asked."""
-    return Problem(500, "something that should not happen: the log of the HTTP door has more").response()
+    return Problem(500, "something that should not happen: the log of the HTTP gateway has more").response()

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from semel.protocol.errors import ErrorCode, SemelError
-from semel.web.door import CALLER, Caller, Clients, Door
+from semel.web.gateway import CALLER, Caller, Clients, Gateway
 from semel.web.problems import Problem, problem_of
 
 if TYPE_CHECKING:
@@ -25,15 +25,15 @@ _OPEN_PATHS: Final = ("/healthz",)
 class Callers:
     """Asks each request for a user and a password. One that the node accepted is trusted for a while."""
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
+    def __init__(self, app: ASGIApp, gateway: Gateway) -> None:
         self._app = app
-        self._door = door
+        self._gateway = gateway
         self._salt = secrets.token_bytes(16)
         self._accepted: OrderedDict[bytes, float] = OrderedDict()
         self._checks = asyncio.Semaphore(8)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not self._door.asks_for_passwords or scope["path"] in _OPEN_PATHS:
+        if scope["type"] != "http" or not self._gateway.asks_for_passwords or scope["path"] in _OPEN_PATHS:
             await self._app(scope, receive, send)
             return
         try:
@@ -54,7 +54,7 @@ class Callers:
             if self._accepted.get(key, 0.0) > loop.time():
                 return
             # Clients of its own, so that whoever guesses passwords does not close those of others.
-            clients = Clients(self._door.bootstrap_of(caller), "semel-http")
+            clients = Clients(self._gateway.bootstrap_of(caller), "semel-http")
             try:
                 await clients.admin().nodes()
             except SemelError as error:
@@ -64,8 +64,8 @@ class Callers:
                     raise problem_of(error) from None
             finally:
                 await clients.close()
-            self._accepted[key] = loop.time() + self._door.limits.user_check_s
-            while len(self._accepted) > self._door.limits.users_max:
+            self._accepted[key] = loop.time() + self._gateway.limits.user_check_s
+            while len(self._accepted) > self._gateway.limits.users_max:
                 self._accepted.popitem(last=False)
 
 
@@ -77,7 +77,7 @@ def named_caller(authorization: bytes) -> Caller:
     """
     scheme, _, given = authorization.partition(b" ")
     if scheme.lower() != b"basic":
-        raise _unauthorized("this door serves users alone: give a name and a password (HTTP Basic)")
+        raise _unauthorized("this gateway serves users alone: give a name and a password (HTTP Basic)")
     try:
         user, colon, password = b64decode(given.strip(), validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):

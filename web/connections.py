@@ -1,4 +1,4 @@
-"""One HTTP connection of the door: uvicorn's, with bounds for how many there are and how slowly a request may come."""
+"""One HTTP connection of the gateway: uvicorn's, with bounds for how many there are and how slowly a request may come."""
 
 from __future__ import annotations
 

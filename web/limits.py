@@ -1,4 +1,4 @@
-"""What bounds the HTTP door: sizes, times and counts, and the layers around the app that hold requests to them."""
+"""What bounds the HTTP gateway: sizes, times and counts, and the layers around the app that hold requests to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RETRY_AFTER_S: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds of one door.
+    """The bounds of one gateway.
 
     body_bytes_max:   of one request. 413 beyond it
     header_bytes_max: the request line and all headers of one request together. The connection is closed beyond it
@@ -32,7 +32,7 @@ class Limits:
     page_s:           how long a page of the console may take, so that a node that is away is said soon
     users_max:        users whose clients are kept open; those that were not used for the longest are closed first
     user_check_s:     how long a password that the node accepted is trusted
-    stop_s:           how long requests may go on when the door is being closed
+    stop_s:           how long requests may go on when the gateway is being closed
     """
 
     body_bytes_max: int = 4 << 20
@@ -135,7 +135,7 @@ class NoForeignPages:
 
     A page can send requests to any address that its reader reaches. A browser names the page's site in `Origin`; a site
     whose name was pointed at this machine meanwhile (DNS rebinding) is found by `Host`, which must be a loopback name
-    or an IP address where the door listens on the loopback alone.
+    or an IP address where the gateway listens on the loopback alone.
     """
 
     def __init__(self, app: ASGIApp, *, is_loopback: bool, hosts: Sequence[str] = ()) -> None:
@@ -151,10 +151,10 @@ class NoForeignPages:
             problem = None
             if origin and origin not in (f"http://{host}", f"https://{host}"):
                 problem = Problem(
-                    403, "this request was made for a page of another site, which the door does not serve"
+                    403, "this request was made for a page of another site, which the gateway does not serve"
                 )
             elif self._is_loopback and host and not self._is_own(host):
-                problem = Problem(421, f"this door has no name {host[:100]!r}: use its address")
+                problem = Problem(421, f"this gateway has no name {host[:100]!r}: use its address")
             if problem is not None:
                 await problem.response()(scope, receive, send)
                 return

@@ -1,4 +1,4 @@
-"""Runs the door: a socket, uvicorn with bounds, ready once a node has answered, and an end that finishes requests."""
+"""Runs the gateway: a socket, uvicorn with bounds, ready once a node has answered, and an end that finishes requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from semel.protocol.loopback import is_loopback
 from semel.protocol.schemes import asks_for_password, scheme_for, speaks_tls, without_scheme
 from semel.web.app import Part, make_app
 from semel.web.connections import connection_class
-from semel.web.door import Door
+from semel.web.gateway import Gateway
 
 _log = logging.getLogger("semel.http")
 
@@ -29,7 +29,7 @@ _WAIT_S_MAX: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where a door listens.
+    """Where a gateway listens.
 
     host, port:  the port may be 0, any free one
     tls:         the certificate and its private key, PEM files; None: nothing is encrypted
@@ -60,13 +60,13 @@ def listen_of(text: str, *, certificate: str = "", key: str = "", is_insecure: b
     if speaks_tls(text) and not certificate:
         raise UsageError(f"--listen {text} encrypts: give --certificate FILE and --key FILE")
     if certificate and not speaks_tls(text):
-        raise UsageError(f"--certificate is for a door that encrypts: --listen tls://{without_scheme(text)}")
+        raise UsageError(f"--certificate is for a gateway that encrypts: --listen tls://{without_scheme(text)}")
     listen = Listen(host.strip("[]"), int(port), (certificate, key) if certificate else None, asks_for_password(text))
     if not listen.is_loopback and not is_insecure and not (listen.tls and listen.has_users):
         what = (
             "passwords would cross the network in plain text"
             if listen.has_users
-            else "everybody who can connect may read, write and delete what the door's own user may"
+            else "everybody who can connect may read, write and delete what the gateway's own user may"
         )
         raise UsageError(
             f"other machines can reach {text}, and {what}. Three ways out: listen on 127.0.0.1; encrypt and ask for "
@@ -77,7 +77,7 @@ def listen_of(text: str, *, certificate: str = "", key: str = "", is_insecure: b
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, without its signal handlers: whoever runs the door says when it ends."""
+    """uvicorn's, without its signal handlers: whoever runs the gateway says when it ends."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -93,7 +93,7 @@ class _Server(uvicorn.Server):
 
 
 async def serve(
-    door: Door,
+    gateway: Gateway,
     parts: Sequence[Part],
     listen: Listen,
     *,
@@ -103,29 +103,29 @@ async def serve(
     """Serve until `stop` is done. `ready` gets [SCHEME://]HOST:PORT once requests are answered.
 
     Waits for a node that is not there yet. Raises `OSError` where the address can't be had, `UsageError` for
-    certificates that can't be used, `FatalError` where the node refuses the door's user.
+    certificates that can't be used, `FatalError` where the node refuses the gateway's user.
     """
     opened = _socket(listen)
     try:
-        if not await _node_answers(door, stop):
+        if not await _node_answers(gateway, stop):
             return
-        await _serve(door, parts, listen, opened, stop, ready)
+        await _serve(gateway, parts, listen, opened, stop, ready)
     finally:
         opened.close()
-        await door.close()
+        await gateway.close()
 
 
 async def _serve(
-    door: Door,
+    gateway: Gateway,
     parts: Sequence[Part],
     listen: Listen,
     opened: socket.socket,
     stop: asyncio.Future[None],
     ready: Callable[[str], None],
 ) -> None:
-    limits = door.limits
+    limits = gateway.limits
     config = uvicorn.Config(
-        make_app(door, parts, is_loopback=listen.is_loopback),
+        make_app(gateway, parts, is_loopback=listen.is_loopback),
         http=connection_class(limits),
         ws="none",
         lifespan="on",
@@ -160,11 +160,11 @@ async def _serve(
     await running
 
 
-async def _node_answers(door: Door, stop: asyncio.Future[None]) -> bool:
-    """Wait for a node; return False where the door is stopped meanwhile. Raises `FatalError`."""
+async def _node_answers(gateway: Gateway, stop: asyncio.Future[None]) -> bool:
+    """Wait for a node; return False where the gateway is stopped meanwhile. Raises `FatalError`."""
     wait_s = _FIRST_WAIT_S
     while not stop.done():
-        asking = asyncio.ensure_future(door.own.admin().topics())
+        asking = asyncio.ensure_future(gateway.own.admin().topics())
         await asyncio.wait((asking, stop), return_when=asyncio.FIRST_COMPLETED)
         if not asking.done():
             asking.cancel()

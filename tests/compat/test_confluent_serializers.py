@@ -11,7 +11,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from http_door import HttpDoor
+from http_gateway import HttpGateway
 from proto_messages import messages_of
 
 from semel.schemas import SchemaRegistry
@@ -31,20 +31,20 @@ NEW = {"use.deprecated.format": False}
 
 
 @pytest.fixture(scope="module")
-def door() -> Iterator[HttpDoor]:
-    with Broker() as broker, HttpDoor(broker.bootstrap) as door:
-        yield door
+def gateway() -> Iterator[HttpGateway]:
+    with Broker() as broker, HttpGateway(broker.bootstrap) as gateway:
+        yield gateway
 
 
 @pytest.fixture
-def theirs(door: HttpDoor) -> Iterator[SchemaRegistryClient]:
-    with SchemaRegistryClient({"url": door.url}) as client:
+def theirs(gateway: HttpGateway) -> Iterator[SchemaRegistryClient]:
+    with SchemaRegistryClient({"url": gateway.url}) as client:
         yield client
 
 
 @pytest.fixture
-def ours(door: HttpDoor) -> SchemaRegistry:
-    return SchemaRegistry(door.url)
+def ours(gateway: HttpGateway) -> SchemaRegistry:
+    return SchemaRegistry(gateway.url)
 
 
 def value_of(topic: str) -> SerializationContext:
@@ -125,7 +125,9 @@ def test_administration(theirs: SchemaRegistryClient) -> None:
     assert theirs.get_contexts() == ["."]
 
 
-def test_a_consumer_of_theirs_reads_what_a_producer_of_ours_writes(door: HttpDoor, theirs: Any, ours: Any) -> None:
+def test_a_consumer_of_theirs_reads_what_a_producer_of_ours_writes(
+    gateway: HttpGateway, theirs: Any, ours: Any
+) -> None:
     from confluent_kafka import DeserializingConsumer
 
     import semel

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_door import HttpDoor
+from http_gateway import HttpGateway
 from live_node import LiveNode
 from page_cells import Cell, Notebook
 
@@ -274,16 +274,17 @@ def broker_of_coroutines(_: Stage) -> None:
 
 
 def schemas(stage: Stage) -> None:
-    """The page's programs, against a door, and with a schema that lacks a default."""
+    """The page's programs, against a gateway, and with a schema that lacks a default."""
     page = "docs/schemas.md"
-    with HttpDoor(stage.node.bootstrap) as door:
-        code = example(page, "avro_serializer(ORDER, topic").replace("http://localhost:8080", door.url)
+    with HttpGateway(stage.node.bootstrap) as gateway:
+        code = example(page, "avro_serializer(ORDER, topic").replace("http://localhost:8080", gateway.url)
         with redirect_stdout(StringIO()) as printed:
             names = stage.python(code)
             stage.python(
-                example(page, "for problem in").replace("http://localhost:8080", door.url), **{**names, "semel": semel}
+                example(page, "for problem in").replace("http://localhost:8080", gateway.url),
+                **{**names, "semel": semel},
             )
-            stage.python(example(page, "SchemaRegistryClient(").replace("http://localhost:8080", door.url), **names)
+            stage.python(example(page, "SchemaRegistryClient(").replace("http://localhost:8080", gateway.url), **names)
     assert "{'id': 7, 'amount': 30.0}" in printed.getvalue()
     assert "'note'" in printed.getvalue()
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from chromium import Chromium, chromium_path
-from http_door import HttpDoor
+from http_gateway import HttpGateway
 
 import semel
 from semel.sdk.admin.rates import Flow
@@ -106,11 +106,11 @@ def open_transaction(broker: Broker) -> Iterator[semel.Producer]:
 
 
 @pytest.fixture(scope="module")
-def door(broker: Broker, open_transaction: semel.Producer) -> Iterator[HttpDoor]:
-    with HttpDoor(broker.bootstrap, allows_changes=True) as door:
-        console = door.door.shared(Console, lambda: pytest.fail("the door has no console"))
+def gateway(broker: Broker, open_transaction: semel.Producer) -> Iterator[HttpGateway]:
+    with HttpGateway(broker.bootstrap, allows_changes=True) as gateway:
+        console = gateway.gateway.shared(Console, lambda: pytest.fail("the gateway has no console"))
         console.sampler.samples.extendleft(reversed(list(an_hour(round(time.time() * 1000)))))
-        yield door
+        yield gateway
 
 
 @pytest.fixture(scope="module")
@@ -121,29 +121,29 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
         yield browser
 
 
-def check(browser: Chromium, door: HttpDoor) -> None:
+def check(browser: Chromium, gateway: HttpGateway) -> None:
     """Nothing was wrong so far, and nobody else was asked for anything."""
     assert browser.errors == []
-    assert {urlsplit(url).netloc for url in browser.requested if not url.startswith("data:")} <= {door.address}
+    assert {urlsplit(url).netloc for url in browser.requested if not url.startswith("data:")} <= {gateway.address}
 
 
 @pytest.mark.parametrize("path", [*PICTURED.values(), *OTHERS])
-def test_pages_open_on_a_desk_and_on_a_phone(browser: Chromium, door: HttpDoor, path: str) -> None:
+def test_pages_open_on_a_desk_and_on_a_phone(browser: Chromium, gateway: HttpGateway, path: str) -> None:
     for size, is_dark in ((DESK, False), (PHONE, True)):
         browser.window(*size, is_dark=is_dark)
-        browser.open(f"{door.url}/console/{path}")
+        browser.open(f"{gateway.url}/console/{path}")
         assert browser.value("document.querySelector('h1').textContent").strip()
         assert browser.value("document.querySelectorAll('[role=alert]').length") == 0
         assert browser.value("document.documentElement.scrollWidth <= window.innerWidth"), size
         background = browser.value("getComputedStyle(document.body).backgroundColor")
         assert (background == "rgb(255, 255, 255)") is not is_dark
-    check(browser, door)
+    check(browser, gateway)
 
 
 @pytest.mark.parametrize("name", PICTURED)
-def test_pictures_are_small(browser: Chromium, door: HttpDoor, name: str, pytestconfig: pytest.Config) -> None:
+def test_pictures_are_small(browser: Chromium, gateway: HttpGateway, name: str, pytestconfig: pytest.Config) -> None:
     browser.window(*DESK)
-    browser.open(f"{door.url}/console/{PICTURED[name]}")
+    browser.open(f"{gateway.url}/console/{PICTURED[name]}")
     picture = browser.picture()
     assert len(picture) < PICTURE_BYTES_MAX
     folder = pytestconfig.getoption("console_pictures")
@@ -151,14 +151,14 @@ def test_pictures_are_small(browser: Chromium, door: HttpDoor, name: str, pytest
         Path(folder, f"console-{name}.png").write_bytes(picture)
 
 
-def test_the_root_leads_a_browser_to_the_console(browser: Chromium, door: HttpDoor) -> None:
-    browser.open(f"{door.url}/")
+def test_the_root_leads_a_browser_to_the_console(browser: Chromium, gateway: HttpGateway) -> None:
+    browser.open(f"{gateway.url}/")
     assert browser.value("location.pathname") == "/console/"
-    check(browser, door)
+    check(browser, gateway)
 
 
-def test_a_setting_is_changed_by_clicks_alone(browser: Chromium, door: HttpDoor, broker: Broker) -> None:
-    browser.open(f"{door.url}/console/topic/settings?name=enriched")
+def test_a_setting_is_changed_by_clicks_alone(browser: Chromium, gateway: HttpGateway, broker: Broker) -> None:
+    browser.open(f"{gateway.url}/console/topic/settings?name=enriched")
     browser.value("document.getElementsByName('set:retention.ms')[0].value = '123456'; 0")
     browser.click("main form button", loads=True)
     assert "123456" in browser.value("document.querySelector('main').textContent")
@@ -167,26 +167,26 @@ def test_a_setting_is_changed_by_clicks_alone(browser: Chromium, door: HttpDoor,
     with semel.Admin(broker.bootstrap) as admin:
         (entry,) = admin.topic_configs("enriched", ["retention.ms"])
     assert entry.value == "123456"
-    check(browser, door)
+    check(browser, gateway)
 
 
-def test_new_records_are_followed(browser: Chromium, door: HttpDoor, broker: Broker) -> None:
-    browser.open(f"{door.url}/console/records?topic=orders")
+def test_new_records_are_followed(browser: Chromium, gateway: HttpGateway, broker: Broker) -> None:
+    browser.open(f"{gateway.url}/console/records?topic=orders")
     browser.click("button[data-tail]")
     browser.wait_for("document.getElementById('tail-state').textContent === 'following'")
     with semel.Producer(broker.bootstrap) as producer:
         producer.send("orders", b"<img src=x onerror=alert(1)> arrived").result()
     browser.wait_for("document.querySelector('#records tr').textContent.includes('arrived')")
     assert browser.value("document.querySelectorAll('#records img').length") == 0
-    check(browser, door)
+    check(browser, gateway)
 
 
-def test_what_strangers_write_is_text(browser: Chromium, door: HttpDoor, broker: Broker) -> None:
+def test_what_strangers_write_is_text(browser: Chromium, gateway: HttpGateway, broker: Broker) -> None:
     hostile = b"<script>document.title = 'taken'</script>\xe2\x80\xaegnp.exe"
     with semel.Producer(broker.bootstrap) as producer:
         sent = producer.send("orders", hostile, key=hostile, headers=[("<b onclick=alert(1)>", hostile)]).result()
-    browser.open(f"{door.url}/console/record?topic=orders&partition={sent.partition}&offset={sent.offset}")
+    browser.open(f"{gateway.url}/console/record?topic=orders&partition={sent.partition}&offset={sent.offset}")
     assert browser.value("document.title").startswith("Record ")
     assert browser.value("document.querySelector('pre').textContent").endswith("\\u202egnp.exe")
     assert browser.value("document.querySelectorAll('main script, main [onclick]').length") == 0
-    check(browser, door)
+    check(browser, gateway)

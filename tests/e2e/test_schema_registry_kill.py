@@ -1,4 +1,4 @@
-"""Doors that register at once, and doors that are killed meanwhile: each schema has one id, and no answer is lost."""
+"""Gateways that register at once, and gateways that are killed meanwhile: each schema has one id, and no answer is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from http_door import HttpDoor, ask
+from http_gateway import HttpGateway, ask
 
 from semel.testing import Broker
 
@@ -30,8 +30,8 @@ def schema(number: int) -> str:
 
 
 @contextmanager
-def door_process(bootstrap: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Yield a door's process and its address, once it can be used."""
+def gateway_process(bootstrap: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Yield a gateway's process and its address, once it can be used."""
     command = [sys.executable, "-P", "-m", "semel.cli", "http", "--bootstrap", bootstrap, "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
@@ -65,16 +65,16 @@ def check_log(broker: Broker) -> dict[str, set[int]]:
     return ids
 
 
-def test_two_doors_that_register_at_once_give_each_schema_one_id() -> None:
-    with Broker() as broker, HttpDoor(broker.bootstrap) as one, HttpDoor(broker.bootstrap) as other:
+def test_two_gateways_that_register_at_once_give_each_schema_one_id() -> None:
+    with Broker() as broker, HttpGateway(broker.bootstrap) as one, HttpGateway(broker.bootstrap) as other:
         one.ask("PUT", "/config", {"compatibility": "NONE"})
 
-        def register(task: tuple[HttpDoor, int]) -> tuple[int, Any]:
-            door, number = task
-            answered = door.ask("POST", "/subjects/shared/versions", {"schema": schema(number)})
+        def register(task: tuple[HttpGateway, int]) -> tuple[int, Any]:
+            gateway, number = task
+            answered = gateway.ask("POST", "/subjects/shared/versions", {"schema": schema(number)})
             return number, answered.body.get("id", answered.body)
 
-        tasks = [(door, number) for number in range(SCHEMAS) for door in (one, other)]
+        tasks = [(gateway, number) for number in range(SCHEMAS) for gateway in (one, other)]
         with ThreadPoolExecutor(4) as threads:
             answers = list(threads.map(register, tasks))
         ids: dict[int, set[int]] = defaultdict(set)
@@ -83,12 +83,12 @@ def test_two_doors_that_register_at_once_give_each_schema_one_id() -> None:
         assert all(len(found) == 1 for found in ids.values()), "two answers to the same question"
         assert {schema_id for found in ids.values() for schema_id in found} == set(range(1, SCHEMAS + 1))
         assert check_log(broker) == {"shared": set(range(1, SCHEMAS + 1))}
-        for door in (one, other):
-            assert door.ask("GET", "/subjects/shared/versions").body == list(range(1, SCHEMAS + 1))
+        for gateway in (one, other):
+            assert gateway.ask("GET", "/subjects/shared/versions").body == list(range(1, SCHEMAS + 1))
 
 
-def test_a_door_that_is_killed_loses_no_answer_and_registers_nothing_twice() -> None:
-    """Clients ask again, as clients do. What was answered once stays so, whichever door answers."""
+def test_a_gateway_that_is_killed_loses_no_answer_and_registers_nothing_twice() -> None:
+    """Clients ask again, as clients do. What was answered once stays so, whichever gateway answers."""
     with Broker() as broker:
         addresses: list[str] = []
         changed = threading.Condition()
@@ -114,14 +114,14 @@ def test_a_door_that_is_killed_loses_no_answer_and_registers_nothing_twice() -> 
                         break
                     assert found.status == 503, found.body
 
-        with HttpDoor(broker.bootstrap) as lasting:
+        with HttpGateway(broker.bootstrap) as lasting:
             lasting.ask("PUT", "/config", {"compatibility": "NONE"})
             writers = [threading.Thread(target=write) for _ in range(WRITERS)]
             for each in writers:
                 each.start()
             try:
                 for _ in range(KILLS):
-                    with door_process(broker.bootstrap) as (process, address):
+                    with gateway_process(broker.bootstrap) as (process, address):
                         with changed:
                             addresses[:] = [address]
                             changed.notify_all()
@@ -146,14 +146,14 @@ def test_a_door_that_is_killed_loses_no_answer_and_registers_nothing_twice() -> 
             )
 
 
-def test_a_door_ends_by_a_signal() -> None:
-    with Broker() as broker, door_process(broker.bootstrap) as (process, address):
+def test_a_gateway_ends_by_a_signal() -> None:
+    with Broker() as broker, gateway_process(broker.bootstrap) as (process, address):
         assert ask(address, "GET", "/subjects").body == []
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
 
 
-def test_the_door_of_a_node_ends_with_it_also_where_it_is_killed(tmp_path: Path) -> None:
+def test_the_gateway_of_a_node_ends_with_it_also_where_it_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-m", "semel.cli", "serve", "--data-dir", str(tmp_path / "data")]
     ports = ["--kafka", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
     with subprocess.Popen([*command, *ports], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
@@ -167,6 +167,6 @@ def test_the_door_of_a_node_ends_with_it_also_where_it_is_killed(tmp_path: Path)
                 assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
                 process.kill()
                 while connection.recv(1 << 16):
-                    pass  # until the door has ended, which closes the connection
+                    pass  # until the gateway has ended, which closes the connection
         finally:
             process.kill()

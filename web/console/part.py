@@ -1,4 +1,4 @@
-"""The console as a part of the door: its pages, who may see and change what, and what browsers are told to refuse."""
+"""The console as a part of the gateway: its pages, who may see and change what, and what browsers are told to refuse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from semel.web.console import (
     transactions,
 )
 from semel.web.console.visit import ROOT, Console, Handler, Visit, fields_of
-from semel.web.door import Door
+from semel.web.gateway import Gateway
 from semel.web.problems import Problem, problem_of
 
 _Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -57,12 +57,12 @@ CHANGING_PATHS: Final = tuple(path for module in _MODULES for path, _ in module.
 """What forms are sent to, below the console's root."""
 
 
-def routes(door: Door) -> list[BaseRoute]:
-    """Return the routes. The sampler looks at the cluster from the door's start on."""
-    console = door.shared(Console, lambda: Console(door))
-    door.front_page = ROOT
-    door.at_start(lambda: console.sampler.start(door.own.admin()))
-    door.at_end(console.sampler.close)
+def routes(gateway: Gateway) -> list[BaseRoute]:
+    """Return the routes. The sampler looks at the cluster from the gateway's start on."""
+    console = gateway.shared(Console, lambda: Console(gateway))
+    gateway.front_page = ROOT
+    gateway.at_start(lambda: console.sampler.start(gateway.own.admin()))
+    gateway.at_end(console.sampler.close)
     found: list[BaseRoute] = [
         Route(ROOT.rstrip("/"), _to_root),
         *(Route(f"{ROOT}static/{name}", partial(_static, name)) for name in _STATIC),
@@ -95,7 +95,7 @@ def _reading(console: Console, handler: Handler) -> _Endpoint:
 
 def _changing(console: Console, handler: Handler) -> _Endpoint:
     async def checked(visit: Visit) -> Response:
-        if not console.door.allows_changes:
+        if not console.gateway.allows_changes:
             raise Problem(
                 403, "this console only reads: start `semel http` with --console-writes to change things here"
             )
@@ -110,7 +110,7 @@ def _changing(console: Console, handler: Handler) -> _Endpoint:
 
 
 async def _answered(visit: Visit, handler: Handler) -> Response:
-    page_s = visit.console.door.limits.page_s
+    page_s = visit.console.gateway.limits.page_s
     try:
         async with asyncio.timeout(page_s):
             response = await handler(visit)
@@ -128,7 +128,7 @@ async def _answered(visit: Visit, handler: Handler) -> Response:
     except Exception:
         _log.exception("the page %s failed", visit.request.url.path)
         response = _error_page(
-            visit, Problem(500, "something that should not happen: the log of the HTTP door has more")
+            visit, Problem(500, "something that should not happen: the log of the HTTP gateway has more")
         )
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)

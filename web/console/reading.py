@@ -11,7 +11,7 @@ from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Isol
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 from semel.protocol.record_decoder import Record
-from semel.web.door import Clients
+from semel.web.gateway import Clients
 
 COUNT_MAX: Final = 500
 """Records on one page."""

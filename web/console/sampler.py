@@ -1,4 +1,4 @@
-"""What a cluster did in the last hour: the door's own user looks every few seconds, and the process keeps it."""
+"""What a cluster did in the last hour: the gateway's own user looks every few seconds, and the process keeps it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Sampler:
                 self._before = None
             except Exception:
                 _log.exception("looking at the cluster failed")
-                self.trouble = "looking at the cluster failed: the log of the HTTP door has more"
+                self.trouble = "looking at the cluster failed: the log of the HTTP gateway has more"
             await asyncio.sleep(max(self._every_s, (time.monotonic() - began_s) * _PAUSE_LOOKS))
 
     async def look(self) -> None:

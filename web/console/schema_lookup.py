@@ -1,4 +1,4 @@
-"""The schemas that records name by their ids, from the door's own registry."""
+"""The schemas that records name by their ids, from the gateway's own registry."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ async def schemas_of(console: Console, ids: Iterable[int]) -> dict[int, FoundSch
     wanted = sorted(set(ids))[:_IDS_MAX]
     if not wanted:
         return {}
-    door = console.door
+    gateway = console.gateway
     try:
-        await door.own.admin().topic(TOPIC)  # which a look at a record does not make
-        registry = door.shared(Registry, lambda: Registry(door))
+        await gateway.own.admin().topic(TOPIC)  # which a look at a record does not make
+        registry = gateway.shared(Registry, lambda: Registry(gateway))
         await registry.ready()
         return {schema_id: await _found(registry, schema_id) for schema_id in wanted}
     except SemelError:

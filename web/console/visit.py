@@ -19,7 +19,7 @@ from semel.protocol.wording import counted, duration, moment, size
 from semel.web.console.charts import number, rate
 from semel.web.console.safe_text import safe_text
 from semel.web.console.sampler import Sampler
-from semel.web.door import Clients, Door
+from semel.web.gateway import Clients, Gateway
 from semel.web.problems import Problem
 
 ROOT: Final = "/console/"
@@ -61,10 +61,10 @@ def environment() -> Environment:
 
 
 class Console:
-    """What the pages of one door share."""
+    """What the pages of one gateway share."""
 
-    def __init__(self, door: Door) -> None:
-        self.door = door
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
         self.sampler = Sampler()
         self.reads = asyncio.Semaphore(_READS_MAX)
         """Pages that read records at a time: each has a consumer."""
@@ -81,7 +81,7 @@ class Visit:
         self.console = console
         self.request = request
         self.fields: Mapping[str, str] = fields or {}
-        self.clients: Clients = console.door.clients_of(request)
+        self.clients: Clients = console.gateway.clients_of(request)
         self._cookie = request.cookies.get(COOKIE, "")
         self.token = self._cookie or secrets.token_urlsafe(24)
 
@@ -119,8 +119,8 @@ class Visit:
             visit=self,
             form_token=self.token,
             form_field=TOKEN_FIELD,
-            user=self.console.door.caller_of(self.request).user,
-            allows_changes=self.console.door.allows_changes,
+            user=self.console.gateway.caller_of(self.request).user,
+            allows_changes=self.console.gateway.allows_changes,
             done=_DONE.get(self.text("done"), ""),
             **values,
         )

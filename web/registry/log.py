@@ -1,8 +1,8 @@
-"""The topic `_schemas`: followed into memory, and written in transactions that one door at a time can commit.
+"""The topic `_schemas`: followed into memory, and written in transactions that one gateway at a time can commit.
 
-Every door writes with the same transactional id. Whoever initializes it fences all others (T2), and ends what they left
-open; so a door that still owns it knows that nobody has written since it read to the end, and that what it decides is
-decided on all there is. A door that was fenced reads to the end and decides again. No lock, no election and no lease is
+Every gateway writes with the same transactional id. Whoever initializes it fences all others (T2), and ends what they left
+open; so a gateway that still owns it knows that nobody has written since it read to the end, and that what it decides is
+decided on all there is. A gateway that was fenced reads to the end and decides again. No lock, no election and no lease is
 needed, and no clock is compared: the log itself refuses whoever decided on less than everything. Confluent's registry
 elects a leader among its instances and forwards writes to it.
 """
@@ -21,7 +21,7 @@ from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, 
 from semel.protocol.ids import TopicPartition
 from semel.protocol.randomness import source
 from semel.sdk.producer.delivery import Delivery
-from semel.web.door import Caller, Clients, Door
+from semel.web.gateway import Caller, Clients, Gateway
 from semel.web.problems import Problem
 from semel.web.registry.records import Encoded, Event, decode, encode
 
@@ -125,9 +125,9 @@ class Follower:
 class SchemaLog:
     """Changes of the registry: decided on all there is, written in one transaction, and seen by reads that follow."""
 
-    def __init__(self, door: Door, replay: Callable[[Event], None]) -> None:
-        self._door = door
-        self._follower = Follower(door.own, replay)
+    def __init__(self, gateway: Gateway, replay: Callable[[Event], None]) -> None:
+        self._gateway = gateway
+        self._follower = Follower(gateway.own, replay)
         self._lock = asyncio.Lock()
         self._start_lock = asyncio.Lock()
         self._started = asyncio.Event()
@@ -135,7 +135,7 @@ class SchemaLog:
         self._owner = Caller()
         self._random: Random = source()
         self._ends: set[asyncio.Task[None]] = set()
-        door.at_end(self.close)
+        gateway.at_end(self.close)
 
     async def ready(self) -> None:
         """Have the topic read to the end, the first time; make it where it does not exist."""
@@ -150,13 +150,13 @@ class SchemaLog:
             self._started.set()
 
     async def refresh(self) -> None:
-        """See what other doors have written until now."""
+        """See what other gateways have written until now."""
         await self._follower.refresh()
 
     async def change(self, caller: Caller, decide: Decide) -> None:
         """Write what `decide` returns, in the name of a caller. Afterwards it is applied.
 
-        decide: looks at the state, which is complete, and returns the records, or none; called again where another door
+        decide: looks at the state, which is complete, and returns the records, or none; called again where another gateway
                 has written meanwhile. What it raises is raised
         Raises `Problem` and `SemelError`.
         """
@@ -206,10 +206,10 @@ class SchemaLog:
     async def _own(self, caller: Caller) -> None:
         """Be the one who writes: fence all others, and know all that they have written."""
         if self._producer is not None and caller == self._owner:
-            await self._follower.read_to_end()  # what it is to answer, another door may have changed
+            await self._follower.read_to_end()  # what it is to answer, another gateway may have changed
             return
         await self._give_up()
-        self._producer = self._door.clients(caller).producer(
+        self._producer = self._gateway.clients(caller).producer(
             transactional_id=TRANSACTIONAL_ID,
             linger_ms=0,
             transaction_timeout_ms=_TRANSACTION_MS,
@@ -248,7 +248,7 @@ class SchemaLog:
             task.add_done_callback(self._ends.discard)
 
     async def _make_topic(self) -> None:
-        admin = self._door.own.admin()
+        admin = self._gateway.own.admin()
         if any(topic.name == TOPIC for topic in await admin.topics()):
             await self._check_topic(admin)
             return

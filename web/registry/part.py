@@ -1,4 +1,4 @@
-"""The registry's REST API, as Confluent's has it, as a part of the HTTP door.
+"""The registry's REST API, as Confluent's has it, as a part of the HTTP gateway.
 
 Each path is there twice: as it is, and below /contexts/NAME, where subjects without a context are in that one.
 """
@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from semel.protocol.errors import SemelError
-from semel.web.door import Door
+from semel.web.gateway import Gateway
 from semel.web.paths import part_of_path
 from semel.web.problems import Problem, problem_of
 from semel.web.registry import errors
@@ -37,9 +37,9 @@ from semel.web.registry.subjects import DEFAULT_CONTEXT, EVERYTHING, Subject, pa
 _Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
-def routes(door: Door) -> list[BaseRoute]:
+def routes(gateway: Gateway) -> list[BaseRoute]:
     """Return the routes. The topic `_schemas` is made, and read, at the first request."""
-    api = _Api(door, door.shared(Registry, lambda: Registry(door)))
+    api = _Api(gateway, gateway.shared(Registry, lambda: Registry(gateway)))
     table: list[tuple[str, str, _Endpoint]] = [
         ("GET", "/subjects", api.subjects),
         ("POST", "/subjects/{subject}", api.lookup),
@@ -102,8 +102,8 @@ def _in_its_form(endpoint: _Endpoint, registry: Registry) -> _Endpoint:
 
 
 class _Api:
-    def __init__(self, door: Door, registry: Registry) -> None:
-        self._door = door
+    def __init__(self, gateway: Gateway, registry: Registry) -> None:
+        self._gateway = gateway
         self.registry = registry
         self._state = registry.state
 
@@ -129,7 +129,7 @@ class _Api:
         return answer(request, stored_body(stored, await formatted(self.registry, request, stored)))
 
     async def delete_subject(self, request: Request) -> Response:
-        caller, is_permanent = self._door.caller_of(request), flag(request, "permanent")
+        caller, is_permanent = self._gateway.caller_of(request), flag(request, "permanent")
         return answer(request, await self.registry.delete_subject(_subject(request), caller, is_permanent=is_permanent))
 
     async def versions(self, request: Request) -> Response:
@@ -142,7 +142,7 @@ class _Api:
         stored = await self.registry.register(
             _subject(request),
             new_schema(await json_of(request)),
-            self._door.caller_of(request),
+            self._gateway.caller_of(request),
             normalize=flag(request, "normalize"),
         )
         return answer(
@@ -154,7 +154,7 @@ class _Api:
         return answer(request, stored_body(stored, await formatted(self.registry, request, stored)))
 
     async def delete_version(self, request: Request) -> Response:
-        caller, is_permanent = self._door.caller_of(request), flag(request, "permanent")
+        caller, is_permanent = self._gateway.caller_of(request), flag(request, "permanent")
         version = request.path_params["version"]
         deleted = await self.registry.delete_version(_subject(request), version, caller, is_permanent=is_permanent)
         return answer(request, deleted)
@@ -268,13 +268,13 @@ class _Api:
             values["normalize"] = body["normalize"]
         if not values:
             raise errors.invalid_level(None)
-        stored = await self.registry.set_config(_name(request), values, self._door.caller_of(request))
+        stored = await self.registry.set_config(_name(request), values, self._gateway.caller_of(request))
         return answer(
             request, {("compatibility" if name == "compatibilityLevel" else name): stored[name] for name in stored}
         )
 
     async def delete_config(self, request: Request) -> Response:
-        return answer(request, await self.registry.delete_config(_name(request), self._door.caller_of(request)))
+        return answer(request, await self.registry.delete_config(_name(request), self._gateway.caller_of(request)))
 
     async def mode(self, request: Request) -> Response:
         name = _name(request)
@@ -286,12 +286,14 @@ class _Api:
         mode = (await json_of(request)).get("mode")
         if not isinstance(mode, str):
             raise errors.invalid_mode(mode)
-        caller = self._door.caller_of(request)
+        caller = self._gateway.caller_of(request)
         await self.registry.set_mode(_name(request), mode.upper(), caller, is_forced=flag(request, "force"))
         return answer(request, {"mode": mode.upper()})
 
     async def delete_mode(self, request: Request) -> Response:
-        return answer(request, {"mode": await self.registry.delete_mode(_name(request), self._door.caller_of(request))})
+        return answer(
+            request, {"mode": await self.registry.delete_mode(_name(request), self._gateway.caller_of(request))}
+        )
 
     async def contexts(self, request: Request) -> Response:
         return answer(request, _page(request, self._state.contexts()))

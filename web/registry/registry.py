@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from semel.web.door import Caller, Door
+from semel.web.gateway import Caller, Gateway
 from semel.web.problems import Problem
 from semel.web.registry import errors
 from semel.web.registry.log import SchemaLog
@@ -43,17 +43,17 @@ class NewSchema:
 class Registry:
     """One registry. Reads are answered from memory; what is changed is in memory when a call returns."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self.state = RegistryState()
         self.schemas = Schemas(self.state)
-        self._log = SchemaLog(door, self.state.replay)
+        self._log = SchemaLog(gateway, self.state.replay)
 
     async def ready(self) -> None:
         """Have everything read that was written before, the first time."""
         await self._log.ready()
 
     async def found(self, look: Callable[[], Any], missing: Callable[[], Problem]) -> Any:
-        """Return what `look` finds, if need be after reading what other doors have written. Raises `missing()`."""
+        """Return what `look` finds, if need be after reading what other gateways have written. Raises `missing()`."""
         found = look()
         if found is None:
             await self._log.refresh()

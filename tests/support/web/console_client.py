@@ -36,7 +36,7 @@ class Page:
 
 @dataclass
 class ConsoleClient:
-    """Asks one door for pages."""
+    """Asks one gateway for pages."""
 
     address: str
     cookies: dict[str, str] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from semel.cli.http import http
-from semel.web.door import Door
+from semel.web.gateway import Gateway
 
 
 @pytest.mark.parametrize(
@@ -23,12 +23,12 @@ from semel.web.door import Door
 def test_beyond_this_machine_the_console_only_reads_unless_it_is_told(
     monkeypatch: pytest.MonkeyPatch, listen: str, options: dict[str, bool], changes: bool
 ) -> None:
-    doors: list[Door] = []
+    gateways: list[Gateway] = []
 
-    async def serve(door: Door, *_: Any, **__: Any) -> None:
-        doors.append(door)
+    async def serve(gateway: Gateway, *_: Any, **__: Any) -> None:
+        gateways.append(gateway)
 
     monkeypatch.setattr("semel.web.serve.serve", serve)
     http(listen=listen, bootstrap="localhost:1", **options)  # type: ignore[arg-type]
-    (door,) = doors
-    assert door.allows_changes is changes
+    (gateway,) = gateways
+    assert gateway.allows_changes is changes

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from http_door import HttpDoor
+from http_gateway import HttpGateway
 from typer.testing import CliRunner
 
 from semel.cli.http import app as http_app
@@ -19,8 +19,8 @@ V1 = '{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}'
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with Broker() as broker, HttpDoor(broker.bootstrap) as door:
-        yield door.url
+    with Broker() as broker, HttpGateway(broker.bootstrap) as gateway:
+        yield gateway.url
 
 
 def run(url: str, *arguments: str, code: int = 0, stdin: str = "") -> str:
@@ -66,7 +66,7 @@ def test_a_wrong_command_line(url: str, tmp_path: Path) -> None:
     assert "go together" in run(url, "list", "--user", "me", code=2)
 
 
-def test_a_door_does_not_serve_strangers() -> None:
+def test_a_gateway_does_not_serve_strangers() -> None:
     result = CliRunner().invoke(http_app, ["--listen", "0.0.0.0:0"])
     assert result.exit_code == 2
     assert "--insecure" in result.output

@@ -1,11 +1,11 @@
-"""One node and one door for a module's tests, which take subjects of their own."""
+"""One node and one gateway for a module's tests, which take subjects of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from http_door import HttpDoor
+from http_gateway import HttpGateway
 
 from semel.testing import Broker
 
@@ -17,6 +17,6 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="module")
-def door(broker: Broker) -> Iterator[HttpDoor]:
-    with HttpDoor(broker.bootstrap) as door:
-        yield door
+def gateway(broker: Broker) -> Iterator[HttpGateway]:
+    with HttpGateway(broker.bootstrap) as gateway:
+        yield gateway

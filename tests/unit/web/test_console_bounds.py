@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from console_client import ConsoleClient
-from http_door import HttpDoor
+from http_gateway import HttpGateway
 
 from semel.protocol.api.groups import FetchedOffset, GroupDescription, GroupListing
 from semel.protocol.api.topics import ListOffset, PartitionDescription, TopicDescription
@@ -107,10 +107,10 @@ def console(admin: MadeUpAdmin) -> Iterator[ConsoleClient]:
     async def close() -> None:
         pass
 
-    with_door = HttpDoor("localhost:1", allows_changes=True)
-    with_door.door.own = SimpleNamespace(admin=lambda: admin, close=close)  # type: ignore[assignment]
-    with with_door as door:
-        yield ConsoleClient(door.address)
+    with_gateway = HttpGateway("localhost:1", allows_changes=True)
+    with_gateway.gateway.own = SimpleNamespace(admin=lambda: admin, close=close)  # type: ignore[assignment]
+    with with_gateway as gateway:
+        yield ConsoleClient(gateway.address)
 
 
 @pytest.mark.parametrize(

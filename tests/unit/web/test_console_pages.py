@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from console_client import ConsoleClient
-from http_door import HttpDoor
+from http_gateway import HttpGateway
 
 import semel
 from semel.protocol.ids import TopicPartition
@@ -36,7 +36,7 @@ PAGES = (
 @pytest.fixture(scope="module")
 def console(broker: Broker) -> Iterator[ConsoleClient]:
     with (
-        HttpDoor(broker.bootstrap, allows_changes=True) as door,
+        HttpGateway(broker.bootstrap, allows_changes=True) as gateway,
         semel.Producer(broker.bootstrap) as producer,
         semel.Admin(broker.bootstrap) as admin,
     ):
@@ -44,7 +44,7 @@ def console(broker: Broker) -> Iterator[ConsoleClient]:
         for number in range(30):
             producer.send("pages", b'{"n":%d,"price":1.50}' % number, key=b"k%d" % number, partition=number % 2)
         producer.flush()
-        yield ConsoleClient(door.address)
+        yield ConsoleClient(gateway.address)
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +73,10 @@ def test_each_page_is_whole_and_tells_the_browser_what_to_refuse(console: Consol
 
 
 def test_the_root_leads_browsers_alone_to_the_console(broker: Broker) -> None:
-    with HttpDoor(broker.bootstrap) as door:
-        assert door.ask("GET", "/", headers={"Accept": "text/html,*/*"}).headers["location"] == "/console/"
-        assert door.ask("GET", "/", headers={"Accept": "application/json"}).body == {}
-        assert door.ask("GET", "/console").headers["location"] == "/console/"
+    with HttpGateway(broker.bootstrap) as gateway:
+        assert gateway.ask("GET", "/", headers={"Accept": "text/html,*/*"}).headers["location"] == "/console/"
+        assert gateway.ask("GET", "/", headers={"Accept": "application/json"}).body == {}
+        assert gateway.ask("GET", "/console").headers["location"] == "/console/"
 
 
 def test_what_is_not_there_is_a_sentence(console: ConsoleClient) -> None:
@@ -285,8 +285,8 @@ def test_without_an_authorizer_there_is_a_sentence(console: ConsoleClient) -> No
 def test_a_node_that_is_away_is_a_sentence() -> None:
     with Broker() as broker:
         broker.create_topic("t")
-        with HttpDoor(broker.bootstrap, limits=replace(Limits(), page_s=0.3)) as door:
-            console = ConsoleClient(door.address)
+        with HttpGateway(broker.bootstrap, limits=replace(Limits(), page_s=0.3)) as gateway:
+            console = ConsoleClient(gateway.address)
             assert console.get("").status == 200
             broker.kill()
             for path in ("", "topics", "records?topic=t", "groups", "transactions", "metrics"):
@@ -317,9 +317,9 @@ def test_one_record_is_published(console: ConsoleClient, broker: Broker, admin: 
     assert "publishd" not in [topic.name for topic in admin.topics()]
 
 
-def test_the_doors_own_user_looks_at_the_cluster_from_the_start_on(broker: Broker) -> None:
-    with HttpDoor(broker.bootstrap) as door:
-        sampler = door.door.shared(Console, lambda: pytest.fail("the door has no console")).sampler
+def test_the_gateways_own_user_looks_at_the_cluster_from_the_start_on(broker: Broker) -> None:
+    with HttpGateway(broker.bootstrap) as gateway:
+        sampler = gateway.gateway.shared(Console, lambda: pytest.fail("the gateway has no console")).sampler
         while "pages" not in sampler.sizes:
             time.sleep(0.01)
         assert sampler.trouble == ""

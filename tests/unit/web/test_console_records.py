@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from console_client import ConsoleClient
-from http_door import HttpDoor
+from http_gateway import HttpGateway
 
 import semel
 from semel import aio
@@ -25,8 +25,8 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 @pytest.fixture(scope="module")
-def console(door: HttpDoor) -> ConsoleClient:
-    return ConsoleClient(door.address)
+def console(gateway: HttpGateway) -> ConsoleClient:
+    return ConsoleClient(gateway.address)
 
 
 @pytest.fixture(scope="module")
@@ -177,18 +177,18 @@ def test_new_records_are_told_of_from_where_it_was_looked_last(
     assert console.get("records/tail", topic=topic, after="x").status == 400
 
 
-def test_values_are_decoded_by_the_doors_own_registry(
-    console: ConsoleClient, door: HttpDoor, broker: Broker, producer: semel.Producer
+def test_values_are_decoded_by_the_gateways_own_registry(
+    console: ConsoleClient, gateway: HttpGateway, broker: Broker, producer: semel.Producer
 ) -> None:
     topic = create(broker, "decoded")
     before = console.get("records", topic=topic)
     assert before.status == 200
     schema = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
-    avro = door.ask("POST", f"/subjects/{topic}-value/versions", {"schema": json.dumps(schema)}).body["id"]
+    avro = gateway.ask("POST", f"/subjects/{topic}-value/versions", {"schema": json.dumps(schema)}).body["id"]
     of_json = {"schema": '{"type": "object"}', "schemaType": "JSON"}
-    js = door.ask("POST", f"/subjects/{topic}-json/versions", of_json).body["id"]
+    js = gateway.ask("POST", f"/subjects/{topic}-json/versions", of_json).body["id"]
     of_proto = {"schema": 'syntax = "proto3"; message M { int32 a = 1; }', "schemaType": "PROTOBUF"}
-    proto = door.ask("POST", f"/subjects/{topic}-proto/versions", of_proto).body["id"]
+    proto = gateway.ask("POST", f"/subjects/{topic}-proto/versions", of_proto).body["id"]
 
     def written(schema_id: int, data: bytes) -> bytes:
         return b"\0" + schema_id.to_bytes(4, "big") + data

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from console_client import ConsoleClient
-from http_door import HttpDoor
+from http_gateway import HttpGateway
 
 import semel
 from semel.protocol.ids import TopicPartition
@@ -23,8 +23,8 @@ HOSTILE_BYTES = HOSTILE.encode() + b"\xff\xfe</pre><img src=x onerror=alert(1)>"
 def writing(broker: Broker) -> Iterator[ConsoleClient]:
     with semel.Admin(broker.bootstrap) as admin:
         admin.create_topic("safe", partitions=1)
-    with HttpDoor(broker.bootstrap, allows_changes=True) as door:
-        yield ConsoleClient(door.address)
+    with HttpGateway(broker.bootstrap, allows_changes=True) as gateway:
+        yield ConsoleClient(gateway.address)
 
 
 def published(broker: Broker) -> int:
@@ -52,15 +52,15 @@ def test_forms_of_other_pages_are_refused(writing: ConsoleClient, broker: Broker
     assert published(broker) == before + 1
 
 
-def test_the_cookie_stays_with_the_console(door: HttpDoor) -> None:
-    told = ConsoleClient(door.address).get("").headers["set-cookie"].lower()
+def test_the_cookie_stays_with_the_console(gateway: HttpGateway) -> None:
+    told = ConsoleClient(gateway.address).get("").headers["set-cookie"].lower()
     assert "httponly" in told
     assert "samesite=strict" in told
     assert "path=/console/" in told
 
 
-def test_a_console_that_only_reads_changes_nothing(door: HttpDoor, broker: Broker) -> None:
-    reading = ConsoleClient(door.address)
+def test_a_console_that_only_reads_changes_nothing(gateway: HttpGateway, broker: Broker) -> None:
+    reading = ConsoleClient(gateway.address)
     page = reading.get("publish", topic="safe")
     assert "read only" in page.plain
     assert '<form class="stack"' not in page.text
@@ -130,19 +130,19 @@ def basic(user: str) -> dict[str, str]:
 
 
 def test_users_see_what_they_may_see() -> None:
-    users = {name: f"{name}-secret" for name in ("alice", "door")}
+    users = {name: f"{name}-secret" for name in ("alice", "gateway")}
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     with (
-        Broker(users=users, authorizer_class_name=authorizer, super_users="User:door") as broker,
-        HttpDoor(broker.bootstrap_of("door"), has_users=True, allows_changes=True) as door,
-        semel.Admin(broker.bootstrap_of("door")) as admin,
+        Broker(users=users, authorizer_class_name=authorizer, super_users="User:gateway") as broker,
+        HttpGateway(broker.bootstrap_of("gateway"), has_users=True, allows_changes=True) as gateway,
+        semel.Admin(broker.bootstrap_of("gateway")) as admin,
     ):
         admin.create_topic("hers", partitions=1)
         admin.create_topic("secret", partitions=1)
         admin.create_acls([semel.Acl.allow("User:alice", "read", topic="hers")])
-        console = ConsoleClient(door.address)
+        console = ConsoleClient(gateway.address)
         assert console.get("topics").status == 401
-        alice, own = basic("alice"), basic("door")
+        alice, own = basic("alice"), basic("gateway")
         listed = console.get("topics", alice)
         assert "hers" in listed.plain
         assert "secret" not in listed.plain

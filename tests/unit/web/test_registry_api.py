@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from http_door import Answered, HttpDoor
+from http_gateway import Answered, HttpGateway
 
 from semel.testing import Broker
 
@@ -27,8 +27,8 @@ def subject() -> str:
     return f"subject_{next(_names)}"
 
 
-def register(door: HttpDoor, subject: str, text: str, **more: Any) -> Answered:
-    return door.ask("POST", f"/subjects/{subject}/versions", {"schema": text, **more})
+def register(gateway: HttpGateway, subject: str, text: str, **more: Any) -> Answered:
+    return gateway.ask("POST", f"/subjects/{subject}/versions", {"schema": text, **more})
 
 
 def failed(answered: Answered) -> tuple[int, int]:
@@ -36,70 +36,70 @@ def failed(answered: Answered) -> tuple[int, int]:
     return answered.status, answered.body["error_code"]
 
 
-def test_a_schema_is_registered_once(door: HttpDoor, subject: str) -> None:
-    first = register(door, subject, record("a"))
+def test_a_schema_is_registered_once(gateway: HttpGateway, subject: str) -> None:
+    first = register(gateway, subject, record("a"))
     assert first.status == 200
-    again = register(door, subject, record("a").replace(" ", "   "))
+    again = register(gateway, subject, record("a").replace(" ", "   "))
     assert again.body["id"] == first.body["id"]
-    assert door.ask("GET", f"/subjects/{subject}/versions").body == [1]
-    second = register(door, subject, record("a", b=1))
+    assert gateway.ask("GET", f"/subjects/{subject}/versions").body == [1]
+    second = register(gateway, subject, record("a", b=1))
     assert (second.body["id"], second.body["version"]) == (first.body["id"] + 1, 2)
 
 
-def test_a_schema_has_one_id_in_all_subjects(door: HttpDoor, subject: str) -> None:
+def test_a_schema_has_one_id_in_all_subjects(gateway: HttpGateway, subject: str) -> None:
     one, other = (
-        register(door, f"{subject}-1", record("x", subject)),
-        register(door, f"{subject}-2", record("x", subject)),
+        register(gateway, f"{subject}-1", record("x", subject)),
+        register(gateway, f"{subject}-2", record("x", subject)),
     )
     schema_id = one.body["id"]
     assert other.body["id"] == schema_id
     users = [f"{subject}-1", f"{subject}-2"]
-    assert door.ask("GET", f"/schemas/ids/{schema_id}/subjects").body == users
-    versions = door.ask("GET", f"/schemas/ids/{schema_id}/versions").body
+    assert gateway.ask("GET", f"/schemas/ids/{schema_id}/subjects").body == users
+    versions = gateway.ask("GET", f"/schemas/ids/{schema_id}/versions").body
     assert versions == [{"subject": user, "version": 1} for user in users]
 
 
-def record_of(door: HttpDoor, schema_id: int) -> Any:
-    return json.loads(door.ask("GET", f"/schemas/ids/{schema_id}").body["schema"])
+def record_of(gateway: HttpGateway, schema_id: int) -> Any:
+    return json.loads(gateway.ask("GET", f"/schemas/ids/{schema_id}").body["schema"])
 
 
-def test_versions_ids_and_latest(door: HttpDoor, subject: str) -> None:
-    schema_id = register(door, subject, record("a")).body["id"]
-    register(door, subject, record("a", b=1))
-    found = door.ask("GET", f"/subjects/{subject}/versions/1").body
+def test_versions_ids_and_latest(gateway: HttpGateway, subject: str) -> None:
+    schema_id = register(gateway, subject, record("a")).body["id"]
+    register(gateway, subject, record("a", b=1))
+    found = gateway.ask("GET", f"/subjects/{subject}/versions/1").body
     assert (found["subject"], found["version"], found["id"]) == (subject, 1, schema_id)
     assert "schemaType" not in found  # it is Avro
     for latest in ("latest", "-1"):
-        assert door.ask("GET", f"/subjects/{subject}/versions/{latest}").body["version"] == 2
-    assert door.ask("GET", f"/subjects/{subject}/versions/1/schema").body == record_of(door, schema_id)
-    assert door.ask("GET", f"/schemas/ids/{schema_id}/schema").body == record_of(door, schema_id)
-    assert door.ask("GET", f"/schemas/ids/{schema_id}", fetchMaxId="true").body["maxId"] >= schema_id
+        assert gateway.ask("GET", f"/subjects/{subject}/versions/{latest}").body["version"] == 2
+    assert gateway.ask("GET", f"/subjects/{subject}/versions/1/schema").body == record_of(gateway, schema_id)
+    assert gateway.ask("GET", f"/schemas/ids/{schema_id}/schema").body == record_of(gateway, schema_id)
+    assert gateway.ask("GET", f"/schemas/ids/{schema_id}", fetchMaxId="true").body["maxId"] >= schema_id
 
 
-def test_a_schema_is_looked_up_by_what_it_says(door: HttpDoor, subject: str) -> None:
+def test_a_schema_is_looked_up_by_what_it_says(gateway: HttpGateway, subject: str) -> None:
     path = f"/subjects/{subject}"
-    assert failed(door.ask("POST", path, {"schema": INT})) == (404, 40401)
-    register(door, subject, record("a"))
-    assert failed(door.ask("POST", path, {"schema": record("b")})) == (404, 40403)
-    assert door.ask("POST", path, {"schema": record("a")}).body["version"] == 1
-    door.ask("DELETE", f"{path}/versions/1")
-    assert failed(door.ask("POST", path, {"schema": record("a")})) == (404, 40401)
-    assert door.ask("POST", path, {"schema": record("a")}, deleted="true").body["version"] == 1
+    assert failed(gateway.ask("POST", path, {"schema": INT})) == (404, 40401)
+    register(gateway, subject, record("a"))
+    assert failed(gateway.ask("POST", path, {"schema": record("b")})) == (404, 40403)
+    assert gateway.ask("POST", path, {"schema": record("a")}).body["version"] == 1
+    gateway.ask("DELETE", f"{path}/versions/1")
+    assert failed(gateway.ask("POST", path, {"schema": record("a")})) == (404, 40401)
+    assert gateway.ask("POST", path, {"schema": record("a")}, deleted="true").body["version"] == 1
 
 
-def test_what_does_not_exist(door: HttpDoor, subject: str) -> None:
-    assert failed(door.ask("GET", f"/subjects/{subject}/versions")) == (404, 40401)
-    assert failed(door.ask("GET", f"/subjects/{subject}/versions/1")) == (404, 40401)
-    register(door, subject, INT)
-    assert failed(door.ask("GET", f"/subjects/{subject}/versions/2")) == (404, 40402)
+def test_what_does_not_exist(gateway: HttpGateway, subject: str) -> None:
+    assert failed(gateway.ask("GET", f"/subjects/{subject}/versions")) == (404, 40401)
+    assert failed(gateway.ask("GET", f"/subjects/{subject}/versions/1")) == (404, 40401)
+    register(gateway, subject, INT)
+    assert failed(gateway.ask("GET", f"/subjects/{subject}/versions/2")) == (404, 40402)
     for version in ("0", "-2", "first", str(1 << 31)):
-        assert failed(door.ask("GET", f"/subjects/{subject}/versions/{version}")) == (422, 42202)
-    assert failed(door.ask("GET", "/schemas/ids/999999")) == (404, 40403)
-    assert failed(door.ask("GET", "/schemas/ids/x")) == (404, 40403)
-    assert failed(door.ask("GET", f"/config/{subject}")) == (404, 40408)
-    assert failed(door.ask("GET", f"/mode/{subject}")) == (404, 40409)
-    assert failed(door.ask("GET", "/nothing")) == (404, 404)
-    assert failed(door.ask("PATCH", "/subjects")) == (405, 405)
+        assert failed(gateway.ask("GET", f"/subjects/{subject}/versions/{version}")) == (422, 42202)
+    assert failed(gateway.ask("GET", "/schemas/ids/999999")) == (404, 40403)
+    assert failed(gateway.ask("GET", "/schemas/ids/x")) == (404, 40403)
+    assert failed(gateway.ask("GET", f"/config/{subject}")) == (404, 40408)
+    assert failed(gateway.ask("GET", f"/mode/{subject}")) == (404, 40409)
+    assert failed(gateway.ask("GET", "/nothing")) == (404, 404)
+    assert failed(gateway.ask("PATCH", "/subjects")) == (405, 405)
 
 
 @pytest.mark.parametrize(
@@ -118,14 +118,14 @@ def test_what_does_not_exist(door: HttpDoor, subject: str) -> None:
         {"schema": INT, "id": "x"},
     ],
 )
-def test_what_is_no_schema(door: HttpDoor, subject: str, body: dict[str, Any]) -> None:
-    assert failed(door.ask("POST", f"/subjects/{subject}/versions", body)) == (422, 42201)
-    assert failed(door.ask("GET", f"/subjects/{subject}/versions")) == (404, 40401)
+def test_what_is_no_schema(gateway: HttpGateway, subject: str, body: dict[str, Any]) -> None:
+    assert failed(gateway.ask("POST", f"/subjects/{subject}/versions", body)) == (422, 42201)
+    assert failed(gateway.ask("GET", f"/subjects/{subject}/versions")) == (404, 40401)
 
 
-def test_a_body_that_is_no_json(door: HttpDoor, subject: str) -> None:
-    assert failed(door.ask("POST", f"/subjects/{subject}/versions", b"{")) == (400, 400)
-    assert failed(door.ask("POST", f"/subjects/{subject}/versions", b"[" * 100_000)) == (400, 400)
+def test_a_body_that_is_no_json(gateway: HttpGateway, subject: str) -> None:
+    assert failed(gateway.ask("POST", f"/subjects/{subject}/versions", b"{")) == (400, 400)
+    assert failed(gateway.ask("POST", f"/subjects/{subject}/versions", b"[" * 100_000)) == (400, 400)
 
 
 LEVELS = {
@@ -137,192 +137,198 @@ LEVELS = {
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_level_says_what_may_follow(door: HttpDoor, subject: str, level: str) -> None:
+def test_a_level_says_what_may_follow(gateway: HttpGateway, subject: str, level: str) -> None:
     """Without its field an old reader, which has no default, can't read; with another one, a new reader can't."""
-    assert door.ask("PUT", f"/config/{subject}", {"compatibility": level}).body == {"compatibility": level}
-    register(door, subject, record("a"))
+    assert gateway.ask("PUT", f"/config/{subject}", {"compatibility": level}).body == {"compatibility": level}
+    register(gateway, subject, record("a"))
     for text, may in zip((record(), record("a", "b")), LEVELS[level], strict=True):
-        answered = door.ask("POST", f"/compatibility/subjects/{subject}/versions/latest", {"schema": text})
+        answered = gateway.ask("POST", f"/compatibility/subjects/{subject}/versions/latest", {"schema": text})
         assert answered.body == {"is_compatible": may}
         if not may:
-            assert failed(register(door, subject, text)) == (409, 409)
+            assert failed(register(gateway, subject, text)) == (409, 409)
 
 
-def test_a_transitive_level_looks_at_all_versions(door: HttpDoor, subject: str) -> None:
+def test_a_transitive_level_looks_at_all_versions(gateway: HttpGateway, subject: str) -> None:
     """Each follows from the one before; the last one lacks what the first one needs."""
-    register(door, subject, record("a"))
-    register(door, subject, record(a=1))
-    register(door, subject, record())
+    register(gateway, subject, record("a"))
+    register(gateway, subject, record(a=1))
+    register(gateway, subject, record())
     new = {"schema": record(a=2)}
-    assert door.ask("POST", f"/compatibility/subjects/{subject}/versions", new).body == {"is_compatible": True}
-    door.ask("PUT", f"/config/{subject}", {"compatibility": "FORWARD_TRANSITIVE"})
-    verbose = door.ask("POST", f"/compatibility/subjects/{subject}/versions", {"schema": record("b")}, verbose="true")
+    assert gateway.ask("POST", f"/compatibility/subjects/{subject}/versions", new).body == {"is_compatible": True}
+    gateway.ask("PUT", f"/config/{subject}", {"compatibility": "FORWARD_TRANSITIVE"})
+    verbose = gateway.ask(
+        "POST", f"/compatibility/subjects/{subject}/versions", {"schema": record("b")}, verbose="true"
+    )
     assert verbose.body["is_compatible"] is False
     assert "READER_FIELD_MISSING_DEFAULT_VALUE" in verbose.body["messages"][0]
     assert "{oldSchemaVersion: 1}" in verbose.body["messages"]
 
 
-def test_compatibility_with_one_version(door: HttpDoor, subject: str) -> None:
+def test_compatibility_with_one_version(gateway: HttpGateway, subject: str) -> None:
     path = f"/compatibility/subjects/{subject}/versions"
-    assert door.ask("POST", f"{path}/latest", {"schema": INT}).body == {"is_compatible": True}
-    assert failed(door.ask("POST", f"{path}/1", {"schema": INT})) == (404, 40401)
-    register(door, subject, INT)
-    assert failed(door.ask("POST", f"{path}/2", {"schema": INT})) == (404, 40402)
-    assert door.ask("POST", f"{path}/1", {"schema": STRING}).body == {"is_compatible": False}
-    assert door.ask("POST", f"{path}/1", {"schema": '"long"'}).body == {"is_compatible": True}
+    assert gateway.ask("POST", f"{path}/latest", {"schema": INT}).body == {"is_compatible": True}
+    assert failed(gateway.ask("POST", f"{path}/1", {"schema": INT})) == (404, 40401)
+    register(gateway, subject, INT)
+    assert failed(gateway.ask("POST", f"{path}/2", {"schema": INT})) == (404, 40402)
+    assert gateway.ask("POST", f"{path}/1", {"schema": STRING}).body == {"is_compatible": False}
+    assert gateway.ask("POST", f"{path}/1", {"schema": '"long"'}).body == {"is_compatible": True}
 
 
-def test_another_language_is_not_compatible(door: HttpDoor, subject: str) -> None:
-    register(door, subject, INT)
-    assert failed(register(door, subject, '{"type": "integer"}', schemaType="JSON")) == (409, 409)
+def test_another_language_is_not_compatible(gateway: HttpGateway, subject: str) -> None:
+    register(gateway, subject, INT)
+    assert failed(register(gateway, subject, '{"type": "integer"}', schemaType="JSON")) == (409, 409)
 
 
-def test_deleting_takes_two_steps(door: HttpDoor, subject: str) -> None:
+def test_deleting_takes_two_steps(gateway: HttpGateway, subject: str) -> None:
     path = f"/subjects/{subject}"
-    schema_id = register(door, subject, record("a", subject)).body["id"]
-    assert failed(door.ask("DELETE", path, permanent="true")) == (404, 40405)
-    assert failed(door.ask("DELETE", f"{path}/versions/1", permanent="true")) == (404, 40407)
-    assert door.ask("DELETE", path).body == [1]
-    assert failed(door.ask("DELETE", path)) == (404, 40404)
-    assert failed(door.ask("DELETE", f"{path}/versions/1")) == (404, 40406)
-    assert subject not in door.ask("GET", "/subjects").body
-    assert subject in door.ask("GET", "/subjects", deleted="true").body
-    assert door.ask("GET", f"/schemas/ids/{schema_id}").status == 200  # records have it
-    assert door.ask("DELETE", path, permanent="true").body == [1]
-    assert failed(door.ask("DELETE", path, permanent="true")) == (404, 40401)
-    assert failed(door.ask("GET", f"/schemas/ids/{schema_id}")) == (404, 40403)
-    assert register(door, subject, record("other", subject)).body["id"] > schema_id
+    schema_id = register(gateway, subject, record("a", subject)).body["id"]
+    assert failed(gateway.ask("DELETE", path, permanent="true")) == (404, 40405)
+    assert failed(gateway.ask("DELETE", f"{path}/versions/1", permanent="true")) == (404, 40407)
+    assert gateway.ask("DELETE", path).body == [1]
+    assert failed(gateway.ask("DELETE", path)) == (404, 40404)
+    assert failed(gateway.ask("DELETE", f"{path}/versions/1")) == (404, 40406)
+    assert subject not in gateway.ask("GET", "/subjects").body
+    assert subject in gateway.ask("GET", "/subjects", deleted="true").body
+    assert gateway.ask("GET", f"/schemas/ids/{schema_id}").status == 200  # records have it
+    assert gateway.ask("DELETE", path, permanent="true").body == [1]
+    assert failed(gateway.ask("DELETE", path, permanent="true")) == (404, 40401)
+    assert failed(gateway.ask("GET", f"/schemas/ids/{schema_id}")) == (404, 40403)
+    assert register(gateway, subject, record("other", subject)).body["id"] > schema_id
 
 
-def test_a_deleted_version_is_followed_by_the_next_number(door: HttpDoor, subject: str) -> None:
-    register(door, subject, record("a"))
-    assert door.ask("DELETE", f"/subjects/{subject}/versions/latest").body == 1
-    assert register(door, subject, record("a")).body["version"] == 2
-    assert door.ask("GET", f"/subjects/{subject}/versions", deleted="true").body == [1, 2]
-    assert door.ask("GET", f"/subjects/{subject}/versions", deletedOnly="true").body == [1]
+def test_a_deleted_version_is_followed_by_the_next_number(gateway: HttpGateway, subject: str) -> None:
+    register(gateway, subject, record("a"))
+    assert gateway.ask("DELETE", f"/subjects/{subject}/versions/latest").body == 1
+    assert register(gateway, subject, record("a")).body["version"] == 2
+    assert gateway.ask("GET", f"/subjects/{subject}/versions", deleted="true").body == [1, 2]
+    assert gateway.ask("GET", f"/subjects/{subject}/versions", deletedOnly="true").body == [1]
 
 
-def test_what_is_referenced_can_not_be_deleted(door: HttpDoor, subject: str) -> None:
-    register(door, subject, record("a", name="Inner"))
+def test_what_is_referenced_can_not_be_deleted(gateway: HttpGateway, subject: str) -> None:
+    register(gateway, subject, record("a", name="Inner"))
     outer = json.dumps({"type": "record", "name": "Outer", "fields": [{"name": "i", "type": "Inner"}]})
     reference = {"name": "Inner", "subject": subject, "version": -1}
-    schema_id = register(door, f"{subject}-outer", outer, references=[reference]).body["id"]
-    found = door.ask("GET", f"/schemas/ids/{schema_id}").body["references"]
+    schema_id = register(gateway, f"{subject}-outer", outer, references=[reference]).body["id"]
+    found = gateway.ask("GET", f"/schemas/ids/{schema_id}").body["references"]
     assert found == [{"name": "Inner", "subject": subject, "version": 1}]  # the latest one then
-    assert door.ask("GET", f"/subjects/{subject}/versions/1/referencedby").body == [schema_id]
-    assert failed(door.ask("DELETE", f"/subjects/{subject}")) == (422, 42206)
-    assert failed(door.ask("DELETE", f"/subjects/{subject}/versions/1")) == (422, 42206)
-    door.ask("DELETE", f"/subjects/{subject}-outer")
-    assert door.ask("DELETE", f"/subjects/{subject}").body == [1]
+    assert gateway.ask("GET", f"/subjects/{subject}/versions/1/referencedby").body == [schema_id]
+    assert failed(gateway.ask("DELETE", f"/subjects/{subject}")) == (422, 42206)
+    assert failed(gateway.ask("DELETE", f"/subjects/{subject}/versions/1")) == (422, 42206)
+    gateway.ask("DELETE", f"/subjects/{subject}-outer")
+    assert gateway.ask("DELETE", f"/subjects/{subject}").body == [1]
 
 
-def test_modes(door: HttpDoor, subject: str) -> None:
+def test_modes(gateway: HttpGateway, subject: str) -> None:
     path = f"/mode/{subject}"
-    assert door.ask("GET", "/mode").body == {"mode": "READWRITE"}
-    assert failed(door.ask("PUT", path, {"mode": "SLEEPING"})) == (422, 42204)
-    assert door.ask("PUT", path, {"mode": "READONLY"}).body == {"mode": "READONLY"}
-    assert failed(register(door, subject, INT)) == (422, 42205)
-    assert door.ask("DELETE", path).body == {"mode": "READONLY"}
-    assert failed(register(door, subject, INT, id=77_000)) == (422, 42205)
-    register(door, subject, INT)
-    assert failed(door.ask("PUT", path, {"mode": "IMPORT"})) == (422, 42205)
-    assert door.ask("PUT", path, {"mode": "IMPORT"}, force="true").status == 200
+    assert gateway.ask("GET", "/mode").body == {"mode": "READWRITE"}
+    assert failed(gateway.ask("PUT", path, {"mode": "SLEEPING"})) == (422, 42204)
+    assert gateway.ask("PUT", path, {"mode": "READONLY"}).body == {"mode": "READONLY"}
+    assert failed(register(gateway, subject, INT)) == (422, 42205)
+    assert gateway.ask("DELETE", path).body == {"mode": "READONLY"}
+    assert failed(register(gateway, subject, INT, id=77_000)) == (422, 42205)
+    register(gateway, subject, INT)
+    assert failed(gateway.ask("PUT", path, {"mode": "IMPORT"})) == (422, 42205)
+    assert gateway.ask("PUT", path, {"mode": "IMPORT"}, force="true").status == 200
 
 
-def test_importing_keeps_ids_and_versions(door: HttpDoor, subject: str) -> None:
+def test_importing_keeps_ids_and_versions(gateway: HttpGateway, subject: str) -> None:
     context = f":.{subject}:"
-    door.ask("PUT", f"/mode/{context}", {"mode": "IMPORT"})
-    one = register(door, f"{context}s", record("a"), id=700, version=3)
+    gateway.ask("PUT", f"/mode/{context}", {"mode": "IMPORT"})
+    one = register(gateway, f"{context}s", record("a"), id=700, version=3)
     assert (one.body["id"], one.body["version"]) == (700, 3)
-    assert register(door, f"{context}s", record("a"), id=700, version=3).body == one.body
-    assert failed(register(door, f"{context}s", record("b"), id=700, version=4)) == (422, 42205)
-    assert failed(register(door, f"{context}s", record("b"), id=701, version=3)) == (422, 42205)
-    door.ask("DELETE", f"/mode/{context}")
-    assert register(door, f"{context}t", record("c")).body["id"] == 701
+    assert register(gateway, f"{context}s", record("a"), id=700, version=3).body == one.body
+    assert failed(register(gateway, f"{context}s", record("b"), id=700, version=4)) == (422, 42205)
+    assert failed(register(gateway, f"{context}s", record("b"), id=701, version=3)) == (422, 42205)
+    gateway.ask("DELETE", f"/mode/{context}")
+    assert register(gateway, f"{context}t", record("c")).body["id"] == 701
 
 
-def test_contexts_are_apart(door: HttpDoor, subject: str) -> None:
+def test_contexts_are_apart(gateway: HttpGateway, subject: str) -> None:
     name = f".{subject}"
-    schema_id = register(door, f":{name}:s", record("in", "context")).body["id"]
+    schema_id = register(gateway, f":{name}:s", record("in", "context")).body["id"]
     assert schema_id == 1
-    assert name in door.ask("GET", "/contexts").body
-    assert door.ask("GET", "/subjects", subjectPrefix=f":{name}:").body == [f":{name}:s"]
-    assert door.ask("GET", f"/contexts/{name}/subjects").body == [f":{name}:s"]
-    assert door.ask("GET", f"/contexts/{name}/schemas/ids/1").body["schema"] == door.ask(
+    assert name in gateway.ask("GET", "/contexts").body
+    assert gateway.ask("GET", "/subjects", subjectPrefix=f":{name}:").body == [f":{name}:s"]
+    assert gateway.ask("GET", f"/contexts/{name}/subjects").body == [f":{name}:s"]
+    assert gateway.ask("GET", f"/contexts/{name}/schemas/ids/1").body["schema"] == gateway.ask(
         "GET", "/schemas/ids/1", subject=f":{name}:s"
     ).body["schema"]  # fmt: skip
 
 
-def test_global_settings(door: HttpDoor, subject: str) -> None:
-    assert door.ask("GET", "/config").body == {"compatibilityLevel": "BACKWARD"}
-    assert failed(door.ask("PUT", "/config", {"compatibility": "SIDEWAYS"})) == (422, 42203)
-    assert failed(door.ask("PUT", "/config", {"compatibility": "FULL", "alias": "x"})) == (422, 42203)
-    assert door.ask("PUT", "/config", {"compatibility": "full"}).body == {"compatibility": "FULL"}
-    assert door.ask("GET", f"/config/{subject}", defaultToGlobal="true").body == {"compatibilityLevel": "FULL"}
-    assert door.ask("DELETE", "/config").body == {"compatibilityLevel": "FULL"}
-    assert door.ask("GET", "/config").body == {"compatibilityLevel": "BACKWARD"}
+def test_global_settings(gateway: HttpGateway, subject: str) -> None:
+    assert gateway.ask("GET", "/config").body == {"compatibilityLevel": "BACKWARD"}
+    assert failed(gateway.ask("PUT", "/config", {"compatibility": "SIDEWAYS"})) == (422, 42203)
+    assert failed(gateway.ask("PUT", "/config", {"compatibility": "FULL", "alias": "x"})) == (422, 42203)
+    assert gateway.ask("PUT", "/config", {"compatibility": "full"}).body == {"compatibility": "FULL"}
+    assert gateway.ask("GET", f"/config/{subject}", defaultToGlobal="true").body == {"compatibilityLevel": "FULL"}
+    assert gateway.ask("DELETE", "/config").body == {"compatibilityLevel": "FULL"}
+    assert gateway.ask("GET", "/config").body == {"compatibilityLevel": "BACKWARD"}
 
 
-def test_normalizing(door: HttpDoor, subject: str) -> None:
+def test_normalizing(gateway: HttpGateway, subject: str) -> None:
     one, other = ('{"type":"object","title":"t"}', '{"title":"t","type":"object"}')
-    assert register(door, subject, one, schemaType="JSON").body["id"] != register(
-        door, subject, other, schemaType="JSON"
+    assert register(gateway, subject, one, schemaType="JSON").body["id"] != register(
+        gateway, subject, other, schemaType="JSON"
     ).body["id"]  # fmt: skip
     path = f"/subjects/{subject}-n/versions"
-    found = [door.ask("POST", path, {"schema": text, "schemaType": "JSON"}, normalize="true") for text in (one, other)]
+    found = [
+        gateway.ask("POST", path, {"schema": text, "schemaType": "JSON"}, normalize="true") for text in (one, other)
+    ]
     assert found[0].body == found[1].body
 
 
-def test_a_subject_may_have_any_characters(door: HttpDoor) -> None:
+def test_a_subject_may_have_any_characters(gateway: HttpGateway) -> None:
     name = "a/b%2Fc ö"
     quoted = "a%2Fb%252Fc%20%C3%B6"
-    assert register(door, quoted, INT).status == 200
-    assert name in door.ask("GET", "/subjects").body
-    assert door.ask("GET", f"/subjects/{quoted}/versions").body == [1]
-    assert failed(register(door, "a%0Ab", INT)) == (422, 42208)
+    assert register(gateway, quoted, INT).status == 200
+    assert name in gateway.ask("GET", "/subjects").body
+    assert gateway.ask("GET", f"/subjects/{quoted}/versions").body == [1]
+    assert failed(register(gateway, "a%0Ab", INT)) == (422, 42208)
 
 
-def test_content_types(door: HttpDoor) -> None:
+def test_content_types(gateway: HttpGateway) -> None:
     own = "application/vnd.schemaregistry.v1+json"
     for accept, expected in ((own, own), ("application/json", "application/json"), ("*/*", own), ("", own)):
-        assert door.ask("GET", "/schemas/types", headers={"Accept": accept}).headers["content-type"] == expected
-    assert sorted(door.ask("GET", "/schemas/types").body) == ["AVRO", "JSON", "PROTOBUF"]
+        assert gateway.ask("GET", "/schemas/types", headers={"Accept": accept}).headers["content-type"] == expected
+    assert sorted(gateway.ask("GET", "/schemas/types").body) == ["AVRO", "JSON", "PROTOBUF"]
 
 
-def test_lists_have_pages(door: HttpDoor, subject: str) -> None:
+def test_lists_have_pages(gateway: HttpGateway, subject: str) -> None:
     for number in range(3):
-        register(door, f"{subject}-{number}", INT)
-    found = door.ask("GET", "/subjects", subjectPrefix=f"{subject}-", offset=1, limit=1).body
+        register(gateway, f"{subject}-{number}", INT)
+    found = gateway.ask("GET", "/subjects", subjectPrefix=f"{subject}-", offset=1, limit=1).body
     assert found == [f"{subject}-1"]
-    assert [each["subject"] for each in door.ask("GET", "/schemas", subjectPrefix=f"{subject}-2").body] == [
+    assert [each["subject"] for each in gateway.ask("GET", "/schemas", subjectPrefix=f"{subject}-2").body] == [
         f"{subject}-2"
     ]
-    assert door.ask("GET", "/subjects", offset="x").status == 422
+    assert gateway.ask("GET", "/subjects", offset="x").status == 422
 
 
-def test_metadata_is_kept_and_found(door: HttpDoor, subject: str) -> None:
-    register(door, subject, INT, metadata={"properties": {"owner": "me"}}, ruleSet={"domainRules": []})
-    register(door, subject, '"long"')
-    found = door.ask("GET", f"/subjects/{subject}/metadata", key="owner", value="me").body
+def test_metadata_is_kept_and_found(gateway: HttpGateway, subject: str) -> None:
+    register(gateway, subject, INT, metadata={"properties": {"owner": "me"}}, ruleSet={"domainRules": []})
+    register(gateway, subject, '"long"')
+    found = gateway.ask("GET", f"/subjects/{subject}/metadata", key="owner", value="me").body
     assert (found["version"], found["metadata"], found["ruleSet"]) == (
         1, {"properties": {"owner": "me"}}, {"domainRules": []}
     )  # fmt: skip
-    assert failed(door.ask("GET", f"/subjects/{subject}/metadata", key="owner", value="you")) == (404, 40403)
+    assert failed(gateway.ask("GET", f"/subjects/{subject}/metadata", key="owner", value="you")) == (404, 40403)
 
 
-def test_a_door_that_starts_later_knows_all_of_it(door: HttpDoor, broker: Broker, subject: str) -> None:
-    register(door, subject, record("a"))
-    door.ask("PUT", f"/config/{subject}", {"compatibility": "NONE"})
-    with HttpDoor(broker.bootstrap) as other:
-        assert other.ask("GET", "/subjects", deleted="true").body == door.ask("GET", "/subjects", deleted="true").body
+def test_a_gateway_that_starts_later_knows_all_of_it(gateway: HttpGateway, broker: Broker, subject: str) -> None:
+    register(gateway, subject, record("a"))
+    gateway.ask("PUT", f"/config/{subject}", {"compatibility": "NONE"})
+    with HttpGateway(broker.bootstrap) as other:
+        assert (
+            other.ask("GET", "/subjects", deleted="true").body == gateway.ask("GET", "/subjects", deleted="true").body
+        )
         assert register(other, subject, STRING).body["version"] == 2  # which fences the first one
-        found = door.ask("GET", f"/subjects/{subject}/versions/2")
+        found = gateway.ask("GET", f"/subjects/{subject}/versions/2")
         assert found.status == 200  # it is looked for until the end of the topic
-        assert register(door, subject, INT).body["version"] == 3
+        assert register(gateway, subject, INT).body["version"] == 3
 
 
-def test_the_topic_is_one_partition_and_compacted(door: HttpDoor, broker: Broker) -> None:
-    door.ask("GET", "/subjects")
+def test_the_topic_is_one_partition_and_compacted(gateway: HttpGateway, broker: Broker) -> None:
+    gateway.ask("GET", "/subjects")
     import semel
 
     with semel.Admin(broker.bootstrap) as admin:

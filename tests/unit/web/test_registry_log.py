@@ -7,19 +7,19 @@ import json
 from collections.abc import Sequence
 
 from semel.testing import Broker
-from semel.web.door import Caller, Door
+from semel.web.gateway import Caller, Gateway
 from semel.web.registry.log import TRANSACTIONAL_ID, SchemaLog
 from semel.web.registry.records import Content, Event, SchemaStored
 from semel.web.registry.state import RegistryState
 
 
 class Writer:
-    """A door that gives the next id, and does something else between deciding and writing, the first time."""
+    """A gateway that gives the next id, and does something else between deciding and writing, the first time."""
 
     def __init__(self, broker: Broker, subject: str) -> None:
         self.state = RegistryState()
-        self.door = Door(broker.bootstrap)
-        self.log = SchemaLog(self.door, self.state.replay)
+        self.gateway = Gateway(broker.bootstrap)
+        self.log = SchemaLog(self.gateway, self.state.replay)
         self.decisions = 0
         self._subject = subject
 
@@ -40,7 +40,7 @@ def ids(broker: Broker) -> list[int]:
     return [json.loads(record.value or b"")["id"] for record in broker.records("_schemas")]
 
 
-def test_a_door_that_decided_on_less_than_everything_decides_again() -> None:
+def test_a_gateway_that_decided_on_less_than_everything_decides_again() -> None:
     async def run(broker: Broker) -> None:
         slow, quick = Writer(broker, "slow"), Writer(broker, "quick")
         try:
@@ -48,14 +48,14 @@ def test_a_door_that_decided_on_less_than_everything_decides_again() -> None:
             assert (slow.decisions, quick.decisions) == (2, 1)
             assert [slow.state.highest_id("."), ids(broker)] == [2, [1, 2]]
         finally:
-            await slow.door.close()
-            await quick.door.close()
+            await slow.gateway.close()
+            await quick.gateway.close()
 
     with Broker() as broker:
         asyncio.run(run(broker))
 
 
-def test_a_door_that_is_fenced_while_it_decides_writes_once() -> None:
+def test_a_gateway_that_is_fenced_while_it_decides_writes_once() -> None:
     async def run(broker: Broker) -> None:
         writer = Writer(broker, "s")
         try:
@@ -63,7 +63,7 @@ def test_a_door_that_is_fenced_while_it_decides_writes_once() -> None:
             assert writer.decisions == 2
             assert ids(broker) == [1]
         finally:
-            await writer.door.close()
+            await writer.gateway.close()
 
     with Broker() as broker:
         asyncio.run(run(broker))
@@ -77,7 +77,7 @@ def test_what_was_written_is_applied_when_the_change_returns() -> None:
                 await writer.register()
                 assert writer.state.highest_id(".") == number
         finally:
-            await writer.door.close()
+            await writer.gateway.close()
 
     with Broker() as broker:
         asyncio.run(run(broker))

@@ -114,7 +114,7 @@ def test_an_id_is_not_given_again_after_its_schema_is_gone_for_good() -> None:
     assert state.highest_id(".") == 5
     assert state.id_of(".", "x") is None
     assert state.content(".", 5) is None
-    # And a door that starts after compaction has taken the schema away knows it, too.
+    # And a gateway that starts after compaction has taken the schema away knows it, too.
     assert state_of(IdsGiven({".": 5})).highest_id(".") == 5
 
 

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
 import pytest
-from http_door import HttpDoor
+from http_gateway import HttpGateway
 from proto_messages import messages_of
 
 import semel
@@ -40,14 +40,14 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="module")
-def door(broker: Broker) -> Iterator[HttpDoor]:
-    with HttpDoor(broker.bootstrap) as door:
-        yield door
+def gateway(broker: Broker) -> Iterator[HttpGateway]:
+    with HttpGateway(broker.bootstrap) as gateway:
+        yield gateway
 
 
 @pytest.fixture
-def registry(door: HttpDoor) -> SchemaRegistry:
-    return SchemaRegistry(door.url)
+def registry(gateway: HttpGateway) -> SchemaRegistry:
+    return SchemaRegistry(gateway.url)
 
 
 @pytest.fixture
@@ -97,11 +97,11 @@ def test_avro_records_through_a_topic(broker: Broker, registry: SchemaRegistry, 
     assert [record.value for record in batch] == [{"id": 7, "note": "none"}]
 
 
-def test_asyncio(broker: Broker, door: HttpDoor, topic: str) -> None:
+def test_asyncio(broker: Broker, gateway: HttpGateway, topic: str) -> None:
     broker.create_topic(topic)
 
     async def run() -> list[object]:
-        registry = semel.aio.SchemaRegistry(door.url)
+        registry = semel.aio.SchemaRegistry(gateway.url)
         serializer = await registry.json_serializer(JSON, topic=topic)
         async with semel.aio.Producer(broker.bootstrap, value_serializer=serializer) as producer:
             await producer.send(topic, {"id": 7})
@@ -117,8 +117,8 @@ def test_asyncio(broker: Broker, door: HttpDoor, topic: str) -> None:
 def test_prepared_deserializers_ask_nothing_later(registry: SchemaRegistry, topic: str) -> None:
     data = registry.avro_serializer(V1, topic=topic)({"id": 1})
     assert data is not None
-    with Broker() as other, HttpDoor(other.bootstrap) as door:
-        gone = SchemaRegistry(door.url, timeout_s=0.5)
+    with Broker() as other, HttpGateway(other.bootstrap) as gateway:
+        gone = SchemaRegistry(gateway.url, timeout_s=0.5)
         same = gone.avro_serializer(V1, topic=topic)({"id": 1})
         ready = gone.avro_deserializer(subjects=[f"{topic}-value", "nothing"])
         late = gone.avro_deserializer()
@@ -214,8 +214,8 @@ def test_a_password_does_not_cross_a_network_in_plain_text() -> None:
     assert "secret" not in repr(SchemaRegistry("https://registry.example.com", username="me", password="secret"))
 
 
-def test_several_addresses_are_tried_in_turn(door: HttpDoor, topic: str) -> None:
-    registry = SchemaRegistry(["http://127.0.0.1:1", door.url])
+def test_several_addresses_are_tried_in_turn(gateway: HttpGateway, topic: str) -> None:
+    registry = SchemaRegistry(["http://127.0.0.1:1", gateway.url])
     assert registry.register(topic, Schema('"int"')) > 0
 
 

@@ -1,4 +1,4 @@
-"""An HTTP door in the tests' own process, on a thread and an event loop of its own, and a plain HTTP client for it."""
+"""An HTTP gateway in the tests' own process, on a thread and an event loop of its own, and a plain HTTP client for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import urlencode
 
 from semel.web.app import Part
-from semel.web.door import Door
+from semel.web.gateway import Gateway
 from semel.web.limits import Limits
 from semel.web.parts import PARTS
 from semel.web.serve import Listen, serve
@@ -29,8 +29,8 @@ class Answered(NamedTuple):
     headers: dict[str, str]
 
 
-class HttpDoor:
-    """A door that serves from start to end of a with-block."""
+class HttpGateway:
+    """A gateway that serves from start to end of a with-block."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class HttpDoor:
         tls: tuple[str, str] | None = None,
         allows_changes: bool = False,
     ) -> None:
-        self.door = Door(bootstrap, limits, asks_for_passwords=has_users, allows_changes=allows_changes)
+        self.gateway = Gateway(bootstrap, limits, asks_for_passwords=has_users, allows_changes=allows_changes)
         self._parts = parts
         self._listen = Listen("127.0.0.1", 0, tls, has_users)
         self._stop: Future[None] = Future()
         self._ready: Future[str] = Future()
-        self._thread = threading.Thread(target=self._run, name="http door")
+        self._thread = threading.Thread(target=self._run, name="http gateway")
 
     def _run(self) -> None:
         async def run() -> None:
             stop = asyncio.wrap_future(self._stop)
-            await serve(self.door, self._parts, self._listen, stop=stop, ready=self._ready.set_result)
+            await serve(self.gateway, self._parts, self._listen, stop=stop, ready=self._ready.set_result)
 
         try:
             asyncio.run(run())

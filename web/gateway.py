@@ -1,4 +1,4 @@
-"""What the parts of the door share: where the node is, its clients, as which user, and the limits."""
+"""What the parts of the gateway share: where the node is, its clients, as which user, and the limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CALLER: Final = "semel.caller"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a request. user: empty where the door asks nobody for a password: then it is the door itself."""
+    """Who makes a request. user: empty where the gateway asks nobody for a password: then it is the gateway itself."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -67,10 +67,10 @@ class Clients:
                 await admin.close()
 
 
-class Door:
-    """What the parts of one door share. Belongs to one event loop.
+class Gateway:
+    """What the parts of one gateway share. Belongs to one event loop.
 
-    bootstrap:          where the node is, and as which user the door itself connects
+    bootstrap:          where the node is, and as which user the gateway itself connects
     asks_for_passwords: whether each request names its user (HTTP Basic), as whom its clients connect
     allows_changes:     whether pages of the console may change anything
     """
@@ -91,7 +91,7 @@ class Door:
         self.front_page = ""
         """Where `/` leads a browser; empty: nowhere."""
         self.own = Clients(self.bootstrap, CLIENT_ID)
-        """The clients of the door itself."""
+        """The clients of the gateway itself."""
         self._of_users: OrderedDict[Caller, Clients] = OrderedDict()
         self._starting: list[Callable[[], None]] = []
         self._closing: list[Callable[[], Awaitable[None]]] = []
@@ -99,7 +99,7 @@ class Door:
         self._ends: set[asyncio.Task[None]] = set()
 
     def caller_of(self, request: Request) -> Caller:
-        """Return who makes a request. What the door asks for was checked before a part sees it."""
+        """Return who makes a request. What the gateway asks for was checked before a part sees it."""
         caller = request.scope.get(CALLER)
         return caller if isinstance(caller, Caller) else Caller()
 
@@ -108,7 +108,7 @@ class Door:
         return self.clients(self.caller_of(request))
 
     def clients(self, caller: Caller) -> Clients:
-        """Return the clients of a caller; those of the door itself where it has no name."""
+        """Return the clients of a caller; those of the gateway itself where it has no name."""
         if not caller.user:
             return self.own
         found = self._of_users.get(caller)
@@ -123,14 +123,14 @@ class Door:
         return found
 
     def shared(self, kind: type[_Kind], make: Callable[[], _Kind]) -> _Kind:
-        """Return the one object of a kind that the parts of this door share. It is made where there is none yet."""
+        """Return the one object of a kind that the parts of this gateway share. It is made where there is none yet."""
         if kind not in self._shared:
             self._shared[kind] = make()
         found: _Kind = self._shared[kind]
         return found
 
     def at_start(self, begin: Callable[[], None]) -> None:
-        """Have something begun when the door begins to serve, on its event loop."""
+        """Have something begun when the gateway begins to serve, on its event loop."""
         self._starting.append(begin)
 
     def start(self) -> None:
@@ -139,7 +139,7 @@ class Door:
             begin()
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Have something closed when the door is closed. What was given last is closed first."""
+        """Have something closed when the gateway is closed. What was given last is closed first."""
         self._closing.append(close)
 
     async def close(self) -> None:
@@ -148,7 +148,7 @@ class Door:
             try:
                 await self._closing.pop()()
             except Exception:
-                _log.exception("closing a part of the HTTP door failed")
+                _log.exception("closing a part of the HTTP gateway failed")
         for clients in (*self._of_users.values(), self.own):
             await clients.close()
         self._of_users.clear()
@@ -156,7 +156,7 @@ class Door:
             await asyncio.wait(self._ends)
 
     def bootstrap_of(self, caller: Caller) -> Bootstrap:
-        """Return how a caller's clients reach the node: as the door does, with another user."""
+        """Return how a caller's clients reach the node: as the gateway does, with another user."""
         own = self.bootstrap.security
         mechanism = own.login.mechanism if own.login and own.login.mechanism.startswith("SCRAM") else "SCRAM-SHA-256"
         login = Login(caller.user, caller.password, mechanism=mechanism)

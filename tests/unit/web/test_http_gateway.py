@@ -1,4 +1,4 @@
-"""The door's bounds, who it serves, and how it ends."""
+"""The gateway's bounds, who it serves, and how it ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from certificates import Authority
-from http_door import HttpDoor
+from http_gateway import HttpGateway
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -20,7 +20,7 @@ from starlette.routing import Route
 from semel.protocol.errors import UsageError
 from semel.schemas import Schema, SchemaRegistry, SchemaRegistryError
 from semel.testing import Broker
-from semel.web.door import Door
+from semel.web.gateway import Gateway
 from semel.web.limits import Limits
 from semel.web.parts import PARTS
 from semel.web.serve import listen_of
@@ -43,11 +43,11 @@ def part_of(gate: threading.Event | None = None) -> Any:
         raise ValueError("secret")
 
     table = [Route("/count", count, methods=["POST"]), Route("/wait", wait), Route("/fail", failing)]
-    return SimpleNamespace(routes=lambda door: table)
+    return SimpleNamespace(routes=lambda gateway: table)
 
 
 def raw(address: str, data: bytes) -> bytes:
-    """Send bytes, and return all that comes until the door closes the connection."""
+    """Send bytes, and return all that comes until the gateway closes the connection."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), 60) as connection:
         connection.sendall(data)
@@ -66,27 +66,27 @@ def refused(address: str) -> bool:
 
 
 def test_bodies_are_bounded(broker: Broker) -> None:
-    with HttpDoor(broker.bootstrap, [part_of()], LIMITS) as door:
-        assert door.ask("POST", "/count", b"x" * 1_000).body == 1_000
-        refused = door.ask("POST", "/count", b"x" * 1_001)
+    with HttpGateway(broker.bootstrap, [part_of()], LIMITS) as gateway:
+        assert gateway.ask("POST", "/count", b"x" * 1_000).body == 1_000
+        refused = gateway.ask("POST", "/count", b"x" * 1_001)
         assert (refused.status, refused.body["status"], refused.body["error_code"]) == (413, 413, 413)
         assert refused.headers["content-type"] == "application/problem+json"
         head = b"POST /count HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         chunk = b"190\r\n" + b"x" * 400 + b"\r\n"
-        assert raw(door.address, head + chunk * 3).startswith(b"HTTP/1.1 413")
+        assert raw(gateway.address, head + chunk * 3).startswith(b"HTTP/1.1 413")
 
 
 def test_headers_are_bounded(broker: Broker) -> None:
-    with HttpDoor(broker.bootstrap, [part_of()], LIMITS) as door:
+    with HttpGateway(broker.bootstrap, [part_of()], LIMITS) as gateway:
         request = b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000
-        assert raw(door.address, request).startswith(b"HTTP/1.1 400")
+        assert raw(gateway.address, request).startswith(b"HTTP/1.1 400")
 
 
 def test_a_request_that_drips_in_is_cut_off(broker: Broker) -> None:
-    with HttpDoor(broker.bootstrap, [part_of()], replace(LIMITS, receive_s=0.2)) as door:
-        assert raw(door.address, b"GET / HT") == b""
-        assert raw(door.address, b"") == b""
-        host, _, port = door.address.rpartition(":")
+    with HttpGateway(broker.bootstrap, [part_of()], replace(LIMITS, receive_s=0.2)) as gateway:
+        assert raw(gateway.address, b"GET / HT") == b""
+        assert raw(gateway.address, b"") == b""
+        host, _, port = gateway.address.rpartition(":")
         with socket.create_connection((host, int(port)), 60) as connection:  # also where one has been answered before
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
@@ -94,17 +94,17 @@ def test_a_request_that_drips_in_is_cut_off(broker: Broker) -> None:
             while connection.recv(1 << 16):
                 pass
         head = b"POST /count HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx"
-        assert raw(door.address, head).startswith(b"HTTP/1.1 408")
+        assert raw(gateway.address, head).startswith(b"HTTP/1.1 408")
 
 
 def test_requests_at_a_time_are_bounded(broker: Broker) -> None:
     gate = threading.Event()
-    with HttpDoor(broker.bootstrap, [part_of(gate)], replace(LIMITS, requests_max=1)) as door:
+    with HttpGateway(broker.bootstrap, [part_of(gate)], replace(LIMITS, requests_max=1)) as gateway:
         answers: list[Any] = []
-        waiting = threading.Thread(target=lambda: answers.append(door.ask("GET", "/wait")))
+        waiting = threading.Thread(target=lambda: answers.append(gateway.ask("GET", "/wait")))
         waiting.start()
         try:
-            while (refused := door.ask("GET", "/healthz")).status == 200:
+            while (refused := gateway.ask("GET", "/healthz")).status == 200:
                 pass
             assert refused.status == 503
             assert refused.headers["retry-after"] == "1"
@@ -112,46 +112,46 @@ def test_requests_at_a_time_are_bounded(broker: Broker) -> None:
             gate.set()
             waiting.join(60)
         assert answers[0].body == "done"
-        assert door.ask("GET", "/healthz").status == 200
+        assert gateway.ask("GET", "/healthz").status == 200
 
 
 def test_connections_are_bounded(broker: Broker) -> None:
-    with HttpDoor(broker.bootstrap, [part_of()], replace(LIMITS, connections_max=2)) as door:
-        host, _, port = door.address.rpartition(":")
+    with HttpGateway(broker.bootstrap, [part_of()], replace(LIMITS, connections_max=2)) as gateway:
+        host, _, port = gateway.address.rpartition(":")
         held = [socket.create_connection((host, int(port)), 60) for _ in range(2)]
         try:
             for each in held:  # so that both are there
                 each.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert each.recv(1 << 16).startswith(b"HTTP/1.1 200")
-            assert refused(door.address)
+            assert refused(gateway.address)
         finally:
             for each in held:
                 each.close()
 
 
 def test_what_fails_says_nothing_of_why(broker: Broker) -> None:
-    with HttpDoor(broker.bootstrap, [part_of()], LIMITS) as door:
-        answered = door.ask("GET", "/fail")
+    with HttpGateway(broker.bootstrap, [part_of()], LIMITS) as gateway:
+        answered = gateway.ask("GET", "/fail")
         assert answered.status == 500
         assert "secret" not in str(answered.body)
 
 
 def test_pages_of_other_sites_are_refused(broker: Broker) -> None:
-    with HttpDoor(broker.bootstrap, [part_of()], LIMITS) as door:
-        assert door.ask("GET", "/", headers={"Origin": "https://evil.example"}).status == 403
-        assert door.ask("GET", "/", headers={"Host": "evil.example"}).status == 421
-        assert door.ask("GET", "/", headers={"Origin": door.url}).status == 200
+    with HttpGateway(broker.bootstrap, [part_of()], LIMITS) as gateway:
+        assert gateway.ask("GET", "/", headers={"Origin": "https://evil.example"}).status == 403
+        assert gateway.ask("GET", "/", headers={"Host": "evil.example"}).status == 421
+        assert gateway.ask("GET", "/", headers={"Origin": gateway.url}).status == 200
 
 
-def test_a_door_that_is_closed_answers_what_it_was_asked(broker: Broker) -> None:
+def test_a_gateway_that_is_closed_answers_what_it_was_asked(broker: Broker) -> None:
     gate = threading.Event()
     answers: list[Any] = []
-    door = HttpDoor(broker.bootstrap, [part_of(gate)], LIMITS)
-    with door:
-        waiting = threading.Thread(target=lambda: answers.append(door.ask("GET", "/wait")))
+    gateway = HttpGateway(broker.bootstrap, [part_of(gate)], LIMITS)
+    with gateway:
+        waiting = threading.Thread(target=lambda: answers.append(gateway.ask("GET", "/wait")))
         waiting.start()
-        ending = threading.Thread(target=door.close)
-        while door.ask("GET", "/healthz").status != 200:
+        ending = threading.Thread(target=gateway.close)
+        while gateway.ask("GET", "/healthz").status != 200:
             pass
         ending.start()
         gate.set()
@@ -166,31 +166,31 @@ def basic(user: str, password: str) -> dict[str, str]:
 
 def test_users_are_asked_for_and_the_node_knows_them() -> None:
     with (
-        Broker(users={"alice": "secret", "door": "door-secret"}) as broker,
-        HttpDoor(broker.bootstrap_of("door"), PARTS, has_users=True) as door,
+        Broker(users={"alice": "secret", "gateway": "gateway-secret"}) as broker,
+        HttpGateway(broker.bootstrap_of("gateway"), PARTS, has_users=True) as gateway,
     ):
-        refused = door.ask("GET", "/subjects")
+        refused = gateway.ask("GET", "/subjects")
         assert (refused.status, refused.body["error_code"]) == (401, 40101)
         assert refused.headers["www-authenticate"].startswith("Basic ")
         for wrong in (basic("alice", "wrong"), basic("nobody", "x"), {"Authorization": "Basic !"}):
-            assert door.ask("GET", "/subjects", headers=wrong).status == 401
-        assert door.ask("GET", "/healthz").status == 200
+            assert gateway.ask("GET", "/subjects", headers=wrong).status == 401
+        assert gateway.ask("GET", "/healthz").status == 200
         right = basic("alice", "secret")
-        registered = door.ask("POST", "/subjects/s/versions", {"schema": '"int"'}, right)
+        registered = gateway.ask("POST", "/subjects/s/versions", {"schema": '"int"'}, right)
         assert registered.body["id"] == 1
-        assert door.ask("GET", "/subjects", headers=right).body == ["s"]
+        assert gateway.ask("GET", "/subjects", headers=right).body == ["s"]
 
 
-def test_a_password_goes_through_a_door_that_encrypts(tmp_path: Path) -> None:
+def test_a_password_goes_through_a_gateway_that_encrypts(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.node()
     with (
-        Broker(users={"alice": "secret", "door": "door-secret"}) as broker,
-        HttpDoor(
-            broker.bootstrap_of("door"), PARTS, has_users=True, tls=(str(pair.certificate), str(pair.key))
-        ) as door,
+        Broker(users={"alice": "secret", "gateway": "gateway-secret"}) as broker,
+        HttpGateway(
+            broker.bootstrap_of("gateway"), PARTS, has_users=True, tls=(str(pair.certificate), str(pair.key))
+        ) as gateway,
     ):
-        url = f"https://{door.address}"
+        url = f"https://{gateway.address}"
         registry = SchemaRegistry(url, username="alice", password="secret", ca_location=str(authority.ca))
         assert registry.register("s", Schema('"int"')) == 1
         with pytest.raises(SchemaRegistryError, match="does not know this user"):
@@ -198,28 +198,28 @@ def test_a_password_goes_through_a_door_that_encrypts(tmp_path: Path) -> None:
 
 
 def test_acls_of_the_topic_say_who_registers() -> None:
-    users = {"alice": "secret", "door": "door-secret"}
+    users = {"alice": "secret", "gateway": "gateway-secret"}
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     with (
-        Broker(users=users, authorizer_class_name=authorizer, super_users="User:door") as broker,
-        HttpDoor(broker.bootstrap_of("door"), PARTS, has_users=True) as door,
+        Broker(users=users, authorizer_class_name=authorizer, super_users="User:gateway") as broker,
+        HttpGateway(broker.bootstrap_of("gateway"), PARTS, has_users=True) as gateway,
     ):
-        alice, own = basic("alice", "secret"), basic("door", "door-secret")
-        refused = door.ask("POST", "/subjects/s/versions", {"schema": '"int"'}, alice)
+        alice, own = basic("alice", "secret"), basic("gateway", "gateway-secret")
+        refused = gateway.ask("POST", "/subjects/s/versions", {"schema": '"int"'}, alice)
         assert refused.status == 403
-        assert door.ask("POST", "/subjects/s/versions", {"schema": '"int"'}, own).body["id"] == 1
-        assert door.ask("GET", "/subjects", headers=alice).body == ["s"]
+        assert gateway.ask("POST", "/subjects/s/versions", {"schema": '"int"'}, own).body["id"] == 1
+        assert gateway.ask("GET", "/subjects", headers=alice).body == ["s"]
 
 
 def test_clients_of_users_are_bounded() -> None:
     async def count() -> int:
-        from semel.web.door import Caller
+        from semel.web.gateway import Caller
 
-        door = Door("localhost:1", replace(LIMITS, users_max=3), asks_for_passwords=True)
+        gateway = Gateway("localhost:1", replace(LIMITS, users_max=3), asks_for_passwords=True)
         for number in range(10):
-            door.clients(Caller(f"user-{number}", "x")).admin()
-        found = len(door._of_users)
-        await door.close()
+            gateway.clients(Caller(f"user-{number}", "x")).admin()
+        found = len(gateway._of_users)
+        await gateway.close()
         return found
 
     import asyncio
