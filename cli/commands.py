@@ -39,7 +39,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 SUMMARIES: Final[Mapping[str, str]] = {
     "serve": "Run a node until SIGTERM or SIGINT (Ctrl-C).",
-    "http": "Serve HTTP for a log: a schema registry with Confluent's REST API.",
+    "http": "Serve HTTP for a log: REST, a schema registry with Confluent's API, and a console for browsers.",
     "schema": "List, show, register, check and delete schemas in a schema registry.",
     "topic": "Create, list, describe, configure and delete topics, and add partitions to them.",
     "produce": "Send records from files or standard input. Ends when all of them are durable.",

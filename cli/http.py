@@ -43,6 +43,14 @@ Insecure = Annotated[
         help="Serve other machines without encryption and passwords: the network keeps strangers out.",
     ),
 ]
+ConsoleWrites = Annotated[
+    bool,
+    typer.Option(
+        "--console-writes",
+        help="Let the console change settings, offsets and transactions, and publish records. Without this option it "
+        "can only do so where this machine alone reaches it (127.0.0.1).",
+    ),
+]
 UntilInputEnds = Annotated[
     bool,
     # For `semel serve --http`: the gateway ends with the node, however that ends.
@@ -65,10 +73,11 @@ def http(
     certificate: Certificate = None,
     key: Key = None,
     insecure: Insecure = False,
+    console_writes: ConsoleWrites = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     until_input_ends: UntilInputEnds = False,
 ) -> None:
-    """Serve HTTP for a log: a schema registry with Confluent's REST API.
+    """Serve HTTP for a log: REST, a schema registry with Confluent's API, and a console for browsers.
 
     It runs until SIGTERM or SIGINT (Ctrl-C). It is a client of the node, and may run anywhere; several of one log may
     run at once. It waits for a node that is not there yet. When it is ready, it prints one line to standard output:
@@ -88,7 +97,9 @@ def http(
         stop = _stop_on_signals()
         if until_input_ends:
             _stop_when_input_ends(stop)
-        gateway = Gateway(bootstrap, asks_for_passwords=where.has_users)
+        gateway = Gateway(
+            bootstrap, asks_for_passwords=where.has_users, allows_changes=console_writes or where.is_loopback
+        )
         await serve(gateway, PARTS, where, stop=stop, ready=lambda address: print(f"ready: http {address}", flush=True))
 
     try:

@@ -32,6 +32,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupSch
     return _SharedScheduling(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--console-pictures",
+        metavar="DIR",
+        default="",
+        help="where the test of the console in a browser saves pictures",
+    )
+
+
 def pytest_sessionstart() -> None:
     """Refuse compiled modules that are older than their sources: the tests would tell of code that is gone."""
     listed = (ROOT / "compiled-modules.txt").read_text().split()

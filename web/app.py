@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from semel.protocol.errors import SemelError
@@ -38,10 +38,16 @@ def make_app(gateway: Gateway, parts: Sequence[Part], *, is_loopback: bool = Tru
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        gateway.start()
         yield
         await gateway.close()
 
-    routes: list[BaseRoute] = [Route("/", _root), Route("/healthz", _health)]
+    async def root(request: Request) -> Response:
+        if gateway.front_page and "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse(gateway.front_page, 303, {"Vary": "Accept"})
+        return JSONResponse({})
+
+    routes: list[BaseRoute] = [Route("/", root), Route("/healthz", _health)]
     for part in parts:
         routes += part.routes(gateway)
     app = Starlette(
@@ -56,10 +62,6 @@ def make_app(gateway: Gateway, parts: Sequence[Part], *, is_loopback: bool = Tru
     )
     app.router.redirect_slashes = False
     return NoForeignPages(Bounded(Callers(WholeParts(app), gateway), gateway.limits), is_loopback=is_loopback)
-
-
-async def _root(_: Request) -> Response:
-    return JSONResponse({})
 
 
 async def _health(_: Request) -> Response:

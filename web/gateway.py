@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from semel import aio
 from semel.protocol.errors import SemelError
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 _log = logging.getLogger("semel.http")
+
+_Kind = TypeVar("_Kind")
 
 CLIENT_ID: Final = "semel-http"
 CALLER: Final = "semel.caller"
@@ -70,6 +72,7 @@ class Gateway:
 
     bootstrap:          where the node is, and as which user the gateway itself connects
     asks_for_passwords: whether each request names its user (HTTP Basic), as whom its clients connect
+    allows_changes:     whether pages of the console may change anything
     """
 
     def __init__(
@@ -78,15 +81,21 @@ class Gateway:
         limits: Limits | None = None,
         *,
         asks_for_passwords: bool = False,
+        allows_changes: bool = False,
     ) -> None:
         """Nothing connects yet. Raises `UsageError` for a bootstrap that is none."""
         self.bootstrap = parse_bootstrap(bootstrap)
         self.limits = limits or Limits()
         self.asks_for_passwords = asks_for_passwords
+        self.allows_changes = allows_changes
+        self.front_page = ""
+        """Where `/` leads a browser; empty: nowhere."""
         self.own = Clients(self.bootstrap, CLIENT_ID)
         """The clients of the gateway itself."""
         self._of_users: OrderedDict[Caller, Clients] = OrderedDict()
+        self._starting: list[Callable[[], None]] = []
         self._closing: list[Callable[[], Awaitable[None]]] = []
+        self._shared: dict[type, Any] = {}
         self._ends: set[asyncio.Task[None]] = set()
 
     def caller_of(self, request: Request) -> Caller:
@@ -112,6 +121,22 @@ class Gateway:
             self._ends.add(task)
             task.add_done_callback(self._ends.discard)
         return found
+
+    def shared(self, kind: type[_Kind], make: Callable[[], _Kind]) -> _Kind:
+        """Return the one object of a kind that the parts of this gateway share. It is made where there is none yet."""
+        if kind not in self._shared:
+            self._shared[kind] = make()
+        found: _Kind = self._shared[kind]
+        return found
+
+    def at_start(self, begin: Callable[[], None]) -> None:
+        """Have something begun when the gateway begins to serve, on its event loop."""
+        self._starting.append(begin)
+
+    def start(self) -> None:
+        """Begin what parts gave to `at_start`."""
+        for begin in self._starting:
+            begin()
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
         """Have something closed when the gateway is closed. What was given last is closed first."""

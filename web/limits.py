@@ -29,6 +29,7 @@ class Limits:
     idle_s:           how long a connection may be open without a request
     send_s:           how long a client may leave a full buffer of its answer unread
     request_s:        how long an answer may take in all. 503 beyond it
+    page_s:           how long a page of the console may take, so that a node that is away is said soon
     users_max:        users whose clients are kept open; those that were not used for the longest are closed first
     user_check_s:     how long a password that the node accepted is trusted
     stop_s:           how long requests may go on when the gateway is being closed
@@ -42,6 +43,7 @@ class Limits:
     idle_s: float = 75.0
     send_s: float = 30.0
     request_s: float = 120.0
+    page_s: float = 12.0
     users_max: int = 100
     user_check_s: float = 60.0
     stop_s: float = 10.0

@@ -39,7 +39,7 @@ _Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 def routes(gateway: Gateway) -> list[BaseRoute]:
     """Return the routes. The topic `_schemas` is made, and read, at the first request."""
-    api = _Api(gateway, Registry(gateway))
+    api = _Api(gateway, gateway.shared(Registry, lambda: Registry(gateway)))
     table: list[tuple[str, str, _Endpoint]] = [
         ("GET", "/subjects", api.subjects),
         ("POST", "/subjects/{subject}", api.lookup),

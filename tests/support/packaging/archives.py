@@ -17,6 +17,8 @@ COMPILED = tuple((ROOT / "compiled-modules.txt").read_text().split())
 FOREIGN = ("tests", "test", "docs", "bench", "docker", "proto")
 """Folders that stay in the checkout."""
 SOURCES = (".c", ".h", ".cpp", ".pxd", ".pyx", ".html")
+CONSOLE = (ROOT / "web" / "console" / "templates", ROOT / "web" / "console" / "static")
+"""Folders whose files a wheel has, too: the pages of the console are made from them."""
 
 
 def faults_of_wheel(path: Path, *, compiled: bool) -> Iterator[str]:
@@ -39,10 +41,11 @@ def faults_of_wheel(path: Path, *, compiled: bool) -> Iterator[str]:
     tops = {name.partition("/")[0] for name in names}
     if tops != {"semel", "pyspark_semel", info}:
         yield f"it installs {', '.join(sorted(tops))}"
-    for wanted in ("semel/py.typed", f"{info}/licenses/LICENSE", "semel/protocol/v1/common_pb2.pyi"):
+    pages = {f"semel/{path.relative_to(ROOT)}" for folder in CONSOLE for path in folder.iterdir()}
+    for wanted in ("semel/py.typed", f"{info}/licenses/LICENSE", "semel/protocol/v1/common_pb2.pyi", *sorted(pages)):
         if wanted not in names:
             yield f"it has no {wanted}"
-    for name in sorted(names):
+    for name in sorted(names - pages):
         if name.endswith(SOURCES) or "/tests/" in name or "__pycache__" in name:
             yield f"it has {name}"
     built = {name.partition(".")[0].replace("/", ".").removeprefix("semel.") for name in names if name.endswith(".so")}
@@ -59,6 +62,7 @@ def faults_of_sdist(path: Path) -> Iterator[str]:
         files = {name.partition("/")[2] for name in archive.getnames()}
     sources = {f"src/semel/{name.replace('.', '/')}.py" for name in COMPILED}
     wanted = {"pyproject.toml", "setup.py", "compiled-modules.txt", "LICENSE", "README.md", "CHANGELOG.md", *sources}
+    wanted |= {f"src/semel/{path.relative_to(ROOT)}" for folder in CONSOLE for path in folder.iterdir()}
     for name in sorted(wanted - files):
         yield f"it has no {name}"
     for name in sorted(files):

@@ -40,8 +40,9 @@ class HttpGateway:
         *,
         has_users: bool = False,
         tls: tuple[str, str] | None = None,
+        allows_changes: bool = False,
     ) -> None:
-        self._gateway = Gateway(bootstrap, limits, asks_for_passwords=has_users)
+        self.gateway = Gateway(bootstrap, limits, asks_for_passwords=has_users, allows_changes=allows_changes)
         self._parts = parts
         self._listen = Listen("127.0.0.1", 0, tls, has_users)
         self._stop: Future[None] = Future()
@@ -51,7 +52,7 @@ class HttpGateway:
     def _run(self) -> None:
         async def run() -> None:
             stop = asyncio.wrap_future(self._stop)
-            await serve(self._gateway, self._parts, self._listen, stop=stop, ready=self._ready.set_result)
+            await serve(self.gateway, self._parts, self._listen, stop=stop, ready=self._ready.set_result)
 
         try:
             asyncio.run(run())

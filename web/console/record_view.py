@@ -1,0 +1,219 @@
+"""How a record's key, value and headers are shown: as JSON, as text, in hexadecimal, or by their schema."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from semel.protocol.record_decoder import Record
+from semel.sdk.schemas.errors import SchemaDataError
+from semel.sdk.schemas.wire import split
+from semel.web.console.avro_values import decoded
+from semel.web.console.reading import Found
+from semel.web.console.schema_lookup import FoundSchema
+
+FORMATS: Final = ("auto", "json", "text", "hex", "schema")
+SHOWN_BYTES: Final = 4 << 10
+"""Of a value in a list of records."""
+SHOWN_ALONE_BYTES: Final = 256 << 10
+"""Of a value on its own page."""
+_HEADERS_MAX: Final = 50
+_HEADER_BYTES: Final = 1 << 10
+_TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_JSON_PART: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+_INDENT: Final = "  "
+_HEX_BYTES_MIN: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Bytes as they are shown. text: None where there are none (null); form: what it was taken for
+
+    size_bytes: of all, also of what is cut off
+    note:       what is to be said about it; empty for nothing
+    """
+
+    text: str | None
+    form: str
+    size_bytes: int
+    is_cut: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRecord:
+    """A record as it is shown. state: empty, "aborted" or "open"; trace: the id of its trace; empty for none."""
+
+    record: Record
+    key: Shown
+    value: Shown
+    headers: list[tuple[str, Shown]]
+    headers_left_off: int
+    trace: str
+    state: str = ""
+
+
+def shown_record(
+    found: Found, form: str, schemas: dict[int, FoundSchema | None], most: int = SHOWN_BYTES, state: str = ""
+) -> ShownRecord:
+    """Return how a record is shown. schemas: those of the ids that records name; None where there is none."""
+    record = found.record
+    headers = [
+        (name, shown(value, "auto", {}, _HEADER_BYTES, 0 if value is None else len(value)))
+        for name, value in record.headers[:_HEADERS_MAX]
+    ]
+    key_form = "auto" if form == "schema" else form
+    return ShownRecord(
+        record,
+        shown(record.key, key_form, schemas, min(most, SHOWN_BYTES), found.key_bytes),
+        shown(record.value, form, schemas, most, found.value_bytes),
+        headers,
+        max(0, len(record.headers) - _HEADERS_MAX),
+        trace_of(record),
+        state,
+    )
+
+
+def shown(data: bytes | None, form: str, schemas: dict[int, FoundSchema | None], most: int, size_bytes: int) -> Shown:
+    """Return how bytes are shown.
+
+    form:       one of FORMATS
+    most:       how many bytes are shown at most
+    size_bytes: of all; `data` may be the beginning
+    """
+    if data is None:
+        return Shown(None, "null", 0)
+    is_cut = size_bytes > most
+    data, note = data[:most], ""
+    if form in ("auto", "schema"):
+        found = None if is_cut else by_schema(data, schemas)
+        if found is not None and not found.note:
+            return found
+        note = found.note if found is not None else ""
+        if form == "schema" and not note:
+            note = "it is too large to be decoded here" if is_cut else "it names no schema of the registry"
+    if form in ("auto", "json"):
+        text = None if is_cut else pretty_json(data)
+        if text is not None:
+            return Shown(text, "json", size_bytes, note=note)
+        if form == "json":
+            note = "it is too large to be laid out here" if is_cut else "it is no JSON object or array"
+    if form != "hex":
+        text = as_text(data, is_cut=is_cut)
+        if text is not None:
+            return Shown(text, "text", size_bytes, is_cut, note)
+        if form == "text":
+            lossy = data.decode("utf-8", "backslashreplace")
+            return Shown(lossy, "text", size_bytes, is_cut, "bytes that are no UTF-8 are shown as \\xNN")
+    rows = data[: max(most // 4, _HEX_BYTES_MIN)]
+    return Shown(as_hex(rows), "hex", size_bytes, size_bytes > len(rows), note)
+
+
+def by_schema(data: bytes, schemas: dict[int, FoundSchema | None]) -> Shown | None:
+    """Return what a schema of the registry makes of bytes; None where they name none. note: why it could not."""
+    schema_id = schema_id_of(data)
+    if schema_id is None or schema_id not in schemas:
+        return None
+    schema = schemas[schema_id]
+    if schema is None:
+        return Shown(None, "schema", len(data), note=f"the registry has no schema {schema_id}")
+    form = f"{schema.language} schema {schema_id} ({schema.subject}, version {schema.version})"
+    _, rest = split(data)
+    if schema.language == "JSON":
+        text = pretty_json(bytes(rest))
+        return Shown(text, form, len(data), note="" if text is not None else "what follows the schema's id is no JSON")
+    if schema.avro is None:
+        return Shown(as_hex(data), form, len(data))
+    try:
+        return Shown(json.dumps(decoded(schema.avro, rest), indent=2, ensure_ascii=False), form, len(data))
+    except SchemaDataError as error:
+        return Shown(None, form, len(data), note=f"it is not as schema {schema_id} says: {error.message}")
+
+
+def schema_id_of(data: bytes | None) -> int | None:
+    """Return the schema's id that bytes begin with; None where they begin otherwise."""
+    if data is None or len(data) < 5 or data[0] != 0:
+        return None
+    return int.from_bytes(data[1:5], "big")
+
+
+def pretty_json(data: bytes) -> str | None:
+    """Return JSON with line breaks, and every name and number as it was written; None for what is no object or array.
+
+    >>> print(pretty_json(b'{"a":1.0,"a":[],"b":["x"]}'))
+    {
+      "a": 1.0,
+      "a": [],
+      "b": [
+        "x"
+      ]
+    }
+    """
+    if data.lstrip()[:1] not in (b"{", b"["):
+        return None
+    try:
+        text = data.decode()
+        json.loads(text, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return None
+    return _laid_out(text)
+
+
+def _laid_out(text: str) -> str:
+    parts: list[str] = []
+    depth = 0
+    pieces = _JSON_PART.findall(text)
+    for place, piece in enumerate(pieces):
+        after = pieces[place + 1] if place + 1 < len(pieces) else ""
+        if piece in "{[":
+            parts.append(piece)
+            depth += 1
+            if after not in ("}", "]"):
+                parts.append("\n" + _INDENT * depth)
+        elif piece in "}]":
+            depth -= 1
+            if place and pieces[place - 1] not in ("{", "["):
+                parts.append("\n" + _INDENT * depth)
+            parts.append(piece)
+        elif piece == ",":
+            parts.append(",\n" + _INDENT * depth)
+        else:
+            parts.append(": " if piece == ":" else piece)
+    return "".join(parts)
+
+
+def as_text(data: bytes, *, is_cut: bool) -> str | None:
+    """Return bytes as text; None where they are no UTF-8, or have control characters. is_cut: more follows."""
+    for less in range(4 if is_cut else 1):
+        try:
+            text = data[: len(data) - less].decode()
+        except UnicodeDecodeError:
+            continue
+        return None if any(character < " " and character not in "\t\n\r" for character in text) else text
+    return None
+
+
+def as_hex(data: bytes) -> str:
+    """Return bytes in hexadecimal, 16 on a line, with the letters among them.
+
+    >>> as_hex(b"ab\\xff")
+    '00000000  61 62 ff                                         ab.'
+    """
+    lines = []
+    for place in range(0, len(data), 16):
+        part = data[place : place + 16]
+        letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{place:08x}  {part.hex(' '):<48} {letters}")
+    return "\n".join(lines)
+
+
+def trace_of(record: Record) -> str:
+    """Return the id of the trace that a record is part of, by its header `traceparent` (W3C); empty for none."""
+    for name, value in record.headers:
+        if name == "traceparent" and value is not None and len(value) < 100:
+            found = _TRACE.fullmatch(value.decode("ascii", "replace"))
+            if found is not None:
+                return found[1]
+    return ""
