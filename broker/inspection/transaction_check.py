@@ -99,9 +99,10 @@ def _copies(image: MetadataImage | None) -> frozenset[TopicPartition]:
 
 def _has_all_coordinators(image: MetadataImage | None, logs: Mapping[TopicPartition, PartitionLog]) -> bool:
     here = {tp.partition for tp in logs if tp.topic == TRANSACTIONS_TOPIC}
-    topic = None if image is None else image.topic(TRANSACTIONS_TOPIC)
-    count = max(here, default=-1) + 1 if topic is None else len(topic.partitions)
-    return here.issuperset(range(count))
+    if image is None:
+        return False  # how many there are is not known
+    topic = image.topic(TRANSACTIONS_TOPIC)
+    return topic is None or here.issuperset(range(len(topic.partitions)))
 
 
 def _check_readable(log: PartitionLog, findings: Findings, check: Check, whose: str) -> bool:
@@ -219,7 +220,7 @@ def _find_hanging(logs: Mapping[TopicPartition, PartitionLog], view: Coordinator
                 findings.add(
                     Severity.NOTE, Check.TRANSACTIONS, str(tp),
                     f"producer {producer_id} (epoch {epoch}) has a transaction open since offset {first_offset}; "
-                    "whether it hangs can't be told: not all partitions of the coordinators' topic are here",
+                    "whether it hangs can't be told: the coordinators' topic may have partitions that are not here",
                     offset=first_offset,
                 )  # fmt: skip
                 continue

@@ -201,7 +201,7 @@ class Copier:
         found = []
         for segment in log.segments.from_offset(log.log_start_offset):
             end = log.segments.end_of(segment, log.log_end_offset)
-            if segment is log.segments.active or end > upto:
+            if segment is log.segments.active or end > upto or not self._has_snapshot(part, end):
                 break
             found.append((segment.base_offset, end, segment.size))
         return found

@@ -85,16 +85,23 @@ class RemoteLog:
     def from_start(self, start_offset: int, *, keeps_last: bool = False) -> RemoteLog:
         """Return what there is once the log begins at an offset.
 
-        keeps_last: the last segment stays, also where none of its records does: it has the producers (P7)
+        keeps_last: the last segment that says what its producers are stays, with those behind it, also where none of
+            their records does (P7)
         """
         segments, size_bytes, stored_bytes = self.segments, self.size_bytes, self.stored_bytes
-        gone, most = 0, len(segments) - keeps_last
+        gone, most = 0, self._last_telling() if keeps_last else len(segments)
         while gone < most and segments[gone].end_offset <= start_offset:
             size_bytes -= segments[gone].size_bytes
             stored_bytes -= segments[gone].stored_bytes
             gone += 1
         left = segments[gone:]
         return RemoteLog(self.version + 1, start_offset, self.end_offset, left, size_bytes, stored_bytes)
+
+    def _last_telling(self) -> int:
+        """Return the index of the last segment that says what its producers are, or else of the last one."""
+        segments = self.segments
+        telling = (at for at in range(len(segments) - 1, -1, -1) if segments[at].producers.size_bytes)
+        return next(telling, max(len(segments) - 1, 0))
 
     @property
     def first_offset(self) -> int:

@@ -55,7 +55,7 @@ async def beginning_of_compacted(storage: RemoteStorage, remote: RemoteLog) -> B
     if not left:
         return await beginning_of(storage, remote)
     begins = left[0].start_offset
-    told = next((one for one in left if one.producers.size_bytes), None)
+    told = next((one for one in (*left, *reversed(remote.segments)) if one.producers.size_bytes), None)
     known = await _read_producers(storage, told) if told is not None else []
     before = (entry_before(entry, begins) for entry in known)
     return Beginning(begins, [entry for entry in before if entry is not None], left)

@@ -174,7 +174,7 @@ class RemoteRows(Database):
         Returns what there is now. Raises `LateError`.
         """
         head = known.from_start(start_offset, keeps_last=keeps_last)
-        kept = [one.segment_id for one in head.segments[:1]]
+        kept = [one.segment_id for one in head.segments if one.end_offset <= start_offset]
         with self._transaction() as connection:
             self._move(connection, key, known, head)
             connection.execute(

@@ -383,8 +383,9 @@ class Tier:
                 now_ms=self.storage.now_ms,
             )
             start = max(log.log_start_offset, due[-1].end_offset if due else 0)
-            if part.keeps_producers and due == part.remote.segments[-1:] and start <= part.remote.start_offset:
-                return  # it is kept for what it says of the producers
+            kept = part.remote.from_start(start, keeps_last=True).segments
+            if part.keeps_producers and kept == part.remote.segments and start <= part.remote.start_offset:
+                return  # what is due is kept for what it says of the producers
             if part.remote.version and (due or start > part.remote.start_offset):
                 now_ms = self.storage.now_ms
                 await part.change(

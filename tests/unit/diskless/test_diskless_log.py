@@ -48,6 +48,7 @@ from semel.broker.handlers.list_offsets import list_offsets
 from semel.broker.handlers.topics.changes import create_partitions, create_topics, delete_topics
 from semel.broker.inspection.findings import Check
 from semel.broker.inspection.verify import verify
+from semel.broker.log import producer_snapshot as producer_snapshot_module
 from semel.broker.metadata.tables import DISKLESS_ENTRIES
 from semel.broker.node import Node
 from semel.broker.tiers.object_store import longest_upload_ms
@@ -822,6 +823,29 @@ def test_P1_P7_a_compacted_topic_knows_the_producers_of_deleted_records_after_th
         assert await put_of(node, 7, 5) == (5, False)
 
     run_diskless(tmp_path, before, after, after, topic=COMPACTED_AND_DELETED)
+
+
+def test_P1_P7_a_compacted_topic_with_many_producers_copies_no_segment_before_their_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next flush writes the snapshot of a roll where there are many: a segment copied before says nothing of them."""
+    monkeypatch.setattr(producer_snapshot_module, "AT_ONCE_MAX", 3)
+
+    async def before(node: Node, objects: MemoryObjects) -> None:
+        for producer_id in range(1, 6):
+            await put_of(node, producer_id, 0)
+        for number in range(30):
+            await put(node, b"k%d" % number, b"." * 95)
+        await delete_before(node, partition_of(node).log.segments.active.base_offset)
+        for number in range(20):
+            await put(node, b"k%d" % number, b"." * 95)
+        await all_copied(node)
+        assert tier_of(node).remote.segments[-1].producers.size_bytes
+
+    async def after(node: Node, objects: MemoryObjects) -> None:
+        assert await put_of(node, 5, 0) == (4, False)
+
+    run_diskless(tmp_path, before, after, topic=COMPACTED_AND_DELETED)
 
 
 def test_P1_P7_a_topic_that_is_compacted_no_more_knows_its_producers(tmp_path: Path) -> None:

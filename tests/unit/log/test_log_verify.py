@@ -368,19 +368,20 @@ def test_T8_a_transaction_that_its_coordinator_knows_is_no_finding(tmp_path: Pat
     assert report.open_transactions == 1
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_T8_a_hanging_transaction_is_found_with_the_command_that_ends_it(tmp_path: Path, known: bool) -> None:
-    records = [state(TransactionState.EMPTY)] if known else []
-    found = only(check(folder_with(tmp_path / "data", records)), Check.TRANSACTIONS)
+def test_T8_a_hanging_transaction_is_found_with_the_command_that_ends_it(tmp_path: Path) -> None:
+    found = only(check(folder_with(tmp_path / "data", [state(TransactionState.EMPTY)])), Check.TRANSACTIONS)
     assert (found.severity, found.path, found.offset) == (Severity.ERROR, "orders-0", 0)
-    assert ("'etl' in the state Empty" in found.what) is known
+    assert "'etl' in the state Empty" in found.what
     assert "semel txn finish --partition orders:0 --start-offset 0" in found.command
 
 
+@pytest.mark.parametrize(("partition", "has_records"), [(1, True), (0, True), (0, False)])
 def test_T8_whether_a_transaction_hangs_is_not_told_where_a_part_of_the_coordinators_is_elsewhere(
-    tmp_path: Path,
+    tmp_path: Path, partition: int, has_records: bool
 ) -> None:
-    report = check(folder_with(tmp_path / "data", [state(TransactionState.EMPTY, producer_id=8)], partition=1))
+    """Without the metadata nobody says how many partitions it has: its first one may be all, or not."""
+    records = [state(TransactionState.EMPTY, producer_id=8)] if has_records else []
+    report = check(folder_with(tmp_path / "data", records, partition=partition))
     assert report.is_whole, wrong(report)
     (note,) = (one for one in report.findings if one.check is Check.TRANSACTIONS)
     assert (note.severity, note.path, note.offset) == (Severity.NOTE, "orders-0", 0)

@@ -93,6 +93,21 @@ def test_segments_are_found_as_they_were_noted(rows: RemoteRows) -> None:
     assert rows.object_keys() == {one.key for one in head.segments}
 
 
+@pytest.mark.parametrize(
+    ("telling", "left"), [((0, 1, 2, 3), [30]), ((0, 1), [10, 20, 30]), ((), [30]), ((0,), [0, 10, 20, 30])]
+)
+def test_P7_what_tells_of_producers_last_is_kept_with_all_that_follows(
+    rows: RemoteRows, telling: tuple[int, ...], left: list[int]
+) -> None:
+    head = RemoteLog()
+    for number in range(4):
+        one = segment(10 * number, 10 * number + 10, f"s{number}")
+        head = copied(rows, head, replace(one, producers=Piece(100, 9 if number in telling else 0, 0)))
+    head = rows.move_start(KEY, head, 40, 3, keeps_last=True)
+    assert [one.start_offset for one in head.segments] == left
+    assert rows.load(KEY) == head
+
+
 def test_R2_who_does_not_know_the_last_change_changes_nothing(rows: RemoteRows) -> None:
     """Two nodes copy the same offsets. The second is late, also where it was the first ever to copy."""
     one, other = segment(0, 10, "one"), segment(0, 12, "other")
