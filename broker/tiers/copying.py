@@ -206,16 +206,19 @@ class Copier:
             found.append((segment.base_offset, end, segment.size))
         return found
 
-    async def copy_compacted(self, part: PartitionTier) -> None:
+    async def copy_compacted(self, part: PartitionTier) -> bool:
         """Have in the remote storage what a compacted log has on the disk: new segments, and those that compaction has
-        rewritten in place of what they were. Raises `SemelError`.
+        rewritten in place of what they were. See `copy_all`. Raises `SemelError`.
         """
         while part.is_current and changed_stretch(self._closed(part), part.remote) is not None:
             async with self._slots:
-                await self._storage.quotas.wait_to_copy()
+                had_to_wait = await self._storage.quotas.wait_to_copy()
                 stretch = changed_stretch(self._closed(part), part.remote)
                 if stretch is None or not await self._copy_stretch(part, stretch):
-                    return
+                    return False
+                if had_to_wait:
+                    return True
+        return False
 
     async def _copy_stretch(self, part: PartitionTier, stretch: Stretch) -> bool:
         """Copy the segments of a stretch, in place of those that are there. False: they are not what they were."""
@@ -280,19 +283,23 @@ class Copier:
             _log.debug("%s: no snapshot of its producers at offset %d: %s", part.partition.tp, offset, error)
             return b""
 
-    async def copy_all(self, part: PartitionTier) -> None:
+    async def copy_all(self, part: PartitionTier) -> bool:
         """Copy all segments of a partition that are to be copied now. Others have their turns. Raises `SemelError`.
+
+        True: a quota held it up, so it copied one alone, and there may be more. What retention says comes first then.
 
         Of one that is to become diskless those that there are, and not those that come meanwhile: there is more to do.
         """
         if part.partition.config.is_compacted:
-            await self.copy_compacted(part)
-            return
+            return await self.copy_compacted(part)
         ends = part.partition.log_end_offset if part.is_switching else INT64_MAX
         while part.is_current and part.remote.end_offset < ends and self.next_segment(part) is not None:
             async with self._slots:
-                await self._storage.quotas.wait_to_copy()
+                had_to_wait = await self._storage.quotas.wait_to_copy()
                 segment = self.next_segment(part)
                 if segment is not None:
                     self._storage.quotas.copies(segment.size)
                     await self.copy(part, segment)
+                if had_to_wait:
+                    return True
+        return False

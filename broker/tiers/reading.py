@@ -80,6 +80,11 @@ class _Load:
         self.waiting: set[Waiting] = set()
 
 
+def _always() -> bool:
+    """Say that something is wanted, whatever comes."""
+    return True
+
+
 class RemoteReader:
     """Reads the segments of all partitions of a node. `close` when the node stops."""
 
@@ -90,11 +95,11 @@ class RemoteReader:
         *,
         cache_bytes: int,
         executor: Executor | None = None,
-        admit: Callable[[int], Awaitable[None]] | None = None,
+        admit: Callable[[int, Callable[[], bool]], Awaitable[bool]] | None = None,
     ) -> None:
         """executor: checks what was read, in place of threads of its own
 
-        admit: waits until so many bytes may be read
+        admit: waits until so many bytes may be read for consumers; False: they were not wanted any more
         """
         self._store = store
         self._admit = admit
@@ -240,19 +245,23 @@ class RemoteReader:
 
     async def _load(self, segment: RemoteSegment, offset: int) -> None:
         key = segment.segment_id, offset
+
+        def is_wanted() -> bool:
+            return self._is_wanted(key)
+
         try:
             await asyncio.sleep(0)  # until the load is in the table
-            index = await self._index(segment) if segment.aborted.size_bytes else None
+            index = await self._index(segment, is_wanted) if segment.aborted.size_bytes else None
             if self._cache.find(segment.segment_id, offset) is not None or not self._is_wanted(key):
                 return
             before = self._cache.before(segment.segment_id, offset)
             if before is not None:
                 position = before.end_position
             else:
-                position = (index or await self._index(segment)).position_of(offset)
+                position = (index or await self._index(segment, is_wanted)).position_of(offset)
             follows = offset
             while position < segment.size_bytes and self._is_wanted(key):
-                extent = await self._extent_at(segment, position, lambda: self._is_wanted(key))
+                extent = await self._extent_at(segment, position, is_wanted)
                 if not self._loads[key].waiting:
                     self._cache.release(segment.segment_id, position)  # it was fetched ahead
                 # What was asked for may lie before its first batch: there is none in between.
@@ -269,26 +278,27 @@ class RemoteReader:
             _log.exception("reading %s failed", segment.key)
             self._failed(segment, error)
 
-    async def _index(self, segment: RemoteSegment) -> SegmentIndex:
+    async def _index(self, segment: RemoteSegment, is_wanted: Callable[[], bool] = _always) -> SegmentIndex:
         return await self._once(
             (segment.segment_id, _INDEX),
             lambda: self._cache.index(segment.segment_id),
-            lambda: self._fetch_index(segment),
+            lambda: self._fetch_index(segment, is_wanted),
         )
 
-    async def _fetch_index(self, segment: RemoteSegment) -> SegmentIndex:
+    async def _fetch_index(self, segment: RemoteSegment, is_wanted: Callable[[], bool]) -> SegmentIndex:
         begins, size_bytes = segment.index.position, segment.index.size_bytes + segment.aborted.size_bytes
+        await self._wait_for_quota(size_bytes, is_wanted)
         async with self._slots:
-            data = await self._read(segment.key, begins, size_bytes)  # the two lie one behind the other
+            data = await self._store.read(segment.key, begins, size_bytes)  # the two lie one behind the other
         border = segment.index.size_bytes
         index = await self._in_thread(lambda: SegmentIndex(segment, data[:border], data[border:]))
         self._cache.add_index(segment.segment_id, index)
         return index
 
     async def _extent_at(
-        self, segment: RemoteSegment, position: int, is_wanted: Callable[[], bool] = lambda: True
+        self, segment: RemoteSegment, position: int, is_wanted: Callable[[], bool] = _always
     ) -> Extent:
-        """Return the stretch that begins at a position, from memory, or from the store."""
+        """Return the stretch that begins at a position, from memory or from the store. Look-ups wait for no quota."""
         return await self._once(
             (segment.segment_id, position),
             lambda: self._cache.at(segment.segment_id, position),
@@ -330,8 +340,9 @@ class RemoteReader:
         while True:
             reserved = await self._reserve(size_bytes, is_wanted)
             try:
+                await self._wait_for_quota(size_bytes, is_wanted)
                 async with self._slots:
-                    data = await self._read(segment.key, position, size_bytes, is_wanted)
+                    data = await self._store.read(segment.key, position, size_bytes)
                 extent = await self._in_thread(lambda data=data: Extent.of(data, position))  # type: ignore[misc]
                 if extent is not None:
                     self._cache.add(segment.segment_id, extent, self._clock.monotonic())
@@ -343,14 +354,11 @@ class RemoteReader:
                 raise CorruptBatchError(f"the batch at position {position} of {segment.key} is damaged")
             size_bytes = wanted
 
-    async def _read(
-        self, key: str, position: int, size_bytes: int, is_wanted: Callable[[], bool] = lambda: True
-    ) -> bytes:
-        if self._admit is not None:
-            await self._admit(size_bytes)
-            if not is_wanted():
-                raise _UnwantedError
-        return await self._store.read(key, position, size_bytes)
+    async def _wait_for_quota(self, size_bytes: int, is_wanted: Callable[[], bool]) -> None:
+        """Wait until so much may be read, while it is wanted. What is looked up for its time does not wait."""
+        is_look_up = is_wanted is _always
+        if self._admit is not None and not is_look_up and not await self._admit(size_bytes, is_wanted):
+            raise _UnwantedError
 
     async def _reserve(self, size_bytes: int, is_wanted: Callable[[], bool]) -> int:
         """Wait until others have read what they asked for, or have not come for it. Returns what is reserved."""

@@ -2,7 +2,9 @@
 which are what a store bills.
 
 Each is a bucket that fills at the rate of its setting, and may be overdrawn by one request: what comes next waits until
-that is made up for. What a node reads to take a partition over does not wait, nor do deletions and lists.
+that is made up for. Appends to diskless topics come before copies: they wait for what appends have taken alone, and
+copies for what both have. What a node reads to take a partition over does not wait, nor do look-ups by time, deletions
+and lists.
 """
 
 from __future__ import annotations
@@ -31,45 +33,56 @@ class StoreQuotas:
         """`config`: the settings as they are now."""
         self._config = config
         self._clock = clock
-        self._copied, self._fetched, self._puts, self._gets = (TokenBucket(_WINDOWS) for _ in range(4))
+        self._copied, self._fetched, self._gets = (TokenBucket(_WINDOWS) for _ in range(3))
+        self._puts, self._appends = TokenBucket(_WINDOWS), TokenBucket(_WINDOWS)
         self.throttled_s: Final = dict.fromkeys((COPY, FETCH, APPEND), 0.0)
         """For how long copies, reads and appends to diskless topics waited, by what waited, since the node's start."""
 
     # --- Copies of segments -------------------------------------------------------------------------------------------
 
-    async def wait_to_copy(self) -> None:
-        """Wait until a segment may be copied. The caller says so with `copies`, before anybody else has a turn."""
-        await self._wait(COPY, self._copy_wait_s)
+    async def wait_to_copy(self) -> bool:
+        """Wait until a segment may be copied. The caller says so with `copies`, before anybody else has a turn.
+
+        Returns whether it had to wait.
+        """
+        return await self._wait(COPY, self._copy_wait_s) > 0
 
     def copies(self, size_bytes: int) -> None:
         """Count a segment that is copied now."""
         now_s, config = self._clock.monotonic(), self._config()
         self._copied.take(size_bytes, config.remote_log_manager_copy_max_bytes_per_second, now_s)
-        self.puts(size_bytes)
+        self._puts.take(puts_of(size_bytes), config.remote_storage_put_requests_per_second, now_s)
 
     def _copy_wait_s(self) -> float:
-        rate = self._config().remote_log_manager_copy_max_bytes_per_second
-        return max(self._copied.wait_s(rate, self._clock.monotonic()), self.put_wait_s())
+        now_s, config = self._clock.monotonic(), self._config()
+        return max(
+            self._copied.wait_s(config.remote_log_manager_copy_max_bytes_per_second, now_s),
+            self._puts.wait_s(config.remote_storage_put_requests_per_second, now_s),
+        )
 
     # --- Objects of diskless topics -----------------------------------------------------------------------------------
 
     def put_wait_s(self) -> float:
         """Return after how long an object may be written; 0: now."""
-        return self._puts.wait_s(self._config().remote_storage_put_requests_per_second, self._clock.monotonic())
+        return self._appends.wait_s(self._config().remote_storage_put_requests_per_second, self._clock.monotonic())
 
     def puts(self, size_bytes: int) -> None:
         """Count the requests of an object that is written now."""
-        rate = self._config().remote_storage_put_requests_per_second
-        self._puts.take(puts_of(size_bytes), rate, self._clock.monotonic())
+        now_s, rate = self._clock.monotonic(), self._config().remote_storage_put_requests_per_second
+        for bucket in (self._appends, self._puts):
+            bucket.take(puts_of(size_bytes), rate, now_s)
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
-    async def fetch(self, size_bytes: int) -> None:
-        """Wait until so much may be read for consumers, and count it."""
-        await self._wait(FETCH, self._fetch_wait_s)
+    async def fetch(self, size_bytes: int, is_wanted: Callable[[], bool]) -> bool:
+        """Wait until so much may be read for consumers, and count it. False: nobody wants it any more."""
+        await self._wait(FETCH, self._fetch_wait_s, is_wanted)
+        if not is_wanted():
+            return False
         now_s, config = self._clock.monotonic(), self._config()
         self._fetched.take(size_bytes, config.remote_log_manager_fetch_max_bytes_per_second, now_s)
         self._gets.take(1, config.remote_storage_get_requests_per_second, now_s)
+        return True
 
     def _fetch_wait_s(self) -> float:
         now_s, config = self._clock.monotonic(), self._config()
@@ -78,9 +91,16 @@ class StoreQuotas:
             self._gets.wait_s(config.remote_storage_get_requests_per_second, now_s),
         )
 
-    async def _wait(self, what: str, wait_s: Callable[[], float]) -> None:
-        while (left_s := wait_s()) > 0:
+    async def _wait(
+        self, what: str, wait_s: Callable[[], float], is_wanted: Callable[[], bool] = lambda: True
+    ) -> float:
+        """Wait, while it is wanted. Returns for how long, in seconds."""
+        waited_s = 0.0
+        while (left_s := wait_s()) > 0 and is_wanted():
             begun_s = self._clock.monotonic()
             # Not longer: the setting may be raised meanwhile.
             await asyncio.sleep(min(left_s, 1.0))
-            self.throttled_s[what] += self._clock.monotonic() - begun_s
+            this_time_s = self._clock.monotonic() - begun_s
+            self.throttled_s[what] += this_time_s
+            waited_s += this_time_s
+        return waited_s

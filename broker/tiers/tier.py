@@ -296,12 +296,8 @@ class Tier:
 
     async def _work_on(self, part: PartitionTier) -> None:
         """Retain and copy. After a failure the pause grows: each attempt may upload most of a segment."""
-        if await self._guard_part(part, "apply the retention", self.retain(part)):
-            has_tail = part.is_diskless or part.is_switching
-            is_closed = not has_tail or await self._guard_part(part, "close a segment", self._close_segment(part))
-            copied = is_closed and await self._guard_part(part, "copy a segment", self.copier.copy_all(part))
-            if has_tail and copied:
-                await self._guard_part(part, self._tail.doing(part), self._tail.after_copying(part))
+        while await self._work_once(part):
+            pass  # a quota holds copies up: what is due meanwhile is deleted, and not copied
         part.failures = min(part.failures + 1, _PAUSES_MAX) if part.error else 0
         interval_s = self._node.config.remote_log_manager_task_interval_ms / 1000
         if part.is_switching:
@@ -309,6 +305,22 @@ class Tier:
         # Without a failure, too: while a transaction is open, each append asks for what can't be done.
         pause_s = interval_s * 2 ** (part.failures - 1) if part.failures else min(interval_s / 2, WORKED_S)
         part.again_s = self._node.clock.monotonic() + pause_s
+
+    async def _work_once(self, part: PartitionTier) -> bool:
+        """Retain and copy once. Returns whether a quota has held it up, so that there may be more to be done."""
+        is_held_up = False
+
+        async def copy() -> None:
+            nonlocal is_held_up
+            is_held_up = await self.copier.copy_all(part)
+
+        if await self._guard_part(part, "apply the retention", self.retain(part)):
+            has_tail = part.is_diskless or part.is_switching
+            is_closed = not has_tail or await self._guard_part(part, "close a segment", self._close_segment(part))
+            copied = is_closed and await self._guard_part(part, "copy a segment", copy())
+            if has_tail and copied:
+                await self._guard_part(part, self._tail.doing(part), self._tail.after_copying(part))
+        return is_held_up and part.is_current and part.partition.leader is not None and not part.error
 
     async def _close_segment(self, part: PartitionTier) -> None:
         self._tail.before_copying(part)

@@ -828,7 +828,7 @@ def test_P1_P7_a_compacted_topic_knows_the_producers_of_deleted_records_after_th
 def test_P1_P7_a_compacted_topic_with_many_producers_copies_no_segment_before_their_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next flush writes the snapshot of a roll where there are many: a segment copied before says nothing of them."""
+    """The next flush writes the snapshot of a roll then: a segment copied before that says nothing of them."""
     monkeypatch.setattr(producer_snapshot_module, "AT_ONCE_MAX", 3)
 
     async def before(node: Node, objects: MemoryObjects) -> None:

@@ -18,6 +18,7 @@ from tiered_topic import (
     read_all,
     run_tiered,
     serving,
+    tier_of,
     tiered_node,
     until,
 )
@@ -50,7 +51,7 @@ def test_without_a_setting_nothing_waits() -> None:
         for _ in range(1_000):
             await known.quotas.wait_to_copy()
             known.quotas.copies(1 << 40)
-            await known.quotas.fetch(1 << 40)
+            await known.quotas.fetch(1 << 40, lambda: True)
         assert known.quotas.put_wait_s() == 0
 
     asyncio.run(test())
@@ -79,6 +80,23 @@ def test_two_seconds_worth_may_be_taken_at_once_and_one_request_more() -> None:
     assert known.quotas._copy_wait_s() == pytest.approx(0.1), "a setting that was raised counts at once"
 
 
+def test_S3_appends_come_before_copies() -> None:
+    """A segment of 64 MiB is six puts. Appends wait for what appends have taken, and copies for what both have."""
+    known = Quotas(remote_storage_put_requests_per_second=1)
+    known.quotas.copies(64 * MIB)
+    assert (known.quotas.put_wait_s(), known.quotas._copy_wait_s()) == (0, pytest.approx(4))
+    for _ in range(3):
+        known.quotas.puts(100)
+    assert (known.quotas.put_wait_s(), known.quotas._copy_wait_s()) == (pytest.approx(1), pytest.approx(7))
+
+
+def test_what_nobody_wants_any_more_takes_nothing_of_the_quota() -> None:
+    known = Quotas(remote_log_manager_fetch_max_bytes_per_second=1)
+    known.quotas._fetched.take(1_000, 1, 0.0)
+    assert not asyncio.run(known.quotas.fetch(1_000_000, lambda: False))
+    assert known.quotas._fetch_wait_s() == pytest.approx(998)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_S2_no_more_is_taken_than_the_settings_say_however_it_comes(seed: int) -> None:
     """Whatever the sizes and pauses: in any stretch of time no more than two seconds' worth, the time's, and one."""
@@ -91,7 +109,7 @@ def test_S2_no_more_is_taken_than_the_settings_say_however_it_comes(seed: int) -
         while (left_s := known.quotas._fetch_wait_s()) > 0:
             known.clock.advance(ms=int(left_s * 1000) + 1)
         size = chance.choice((1, 900, 20_000))
-        asyncio.run(known.quotas.fetch(size))
+        asyncio.run(known.quotas.fetch(size, lambda: True))
         taken.append((known.clock.monotonic(), size))
     for first in range(0, len(taken), 7):
         begun_s, total, count = taken[first][0], 0, 0
@@ -117,6 +135,26 @@ def test_a_node_copies_no_faster_than_its_quota_and_goes_on_when_it_is_raised(tm
             await raise_to(node, "remote.storage.put.requests.per.second", 1_000_000)
             await all_copied(node)
             assert len(objects.objects) > 20
+
+    asyncio.run(main())
+
+
+def test_D6_retention_has_its_turn_while_copies_wait(tmp_path: Path) -> None:
+    async def main() -> None:
+        objects = MemoryObjects()
+        async with tiered_node(tmp_path, objects, remote_storage_put_requests_per_second=2) as node:
+            await create_topic(node, "t", **NOTHING_LOCAL)
+            await serving(node)
+            await fill(node, 200)
+            await until(lambda: objects.requests["put"] >= 5)
+            part = tier_of(node)
+            assert part.bytes_to_copy > 0
+            await alter_configs(
+                node,
+                AlterConfigsRequest(ResourceType.TOPIC, "t", {"retention.bytes": "3000", "local.retention.bytes": "1"}),
+            )
+            await until(lambda: part.remote.start_offset > 5)
+            assert part.bytes_to_copy > 0, "it had its turn before all was copied"
 
     asyncio.run(main())
 
