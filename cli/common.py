@@ -199,7 +199,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     for row in rows:
         if whole:
             width = max(width, sum(len(str(cell)) + 20 for cell in row))
-        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+        table.add_row(*(Text("-" if cell is None else printable(str(cell))) for cell in row))
         count += 1
     if not count:
         print(empty)
@@ -209,6 +209,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     with console.capture() as shown:  # printed by rich itself, a pipe that is closed early would be an error
         console.print(table)
     print(shown.get(), end="")
+
+
+def printable(text: str) -> str:
+    """Return a text with escapes in place of what is not printed: names come from clients, and a terminal obeys some.
+
+    >>> printable("a\x1b[31mb")
+    'a\\x1b[31mb'
+    """
+    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 NUMERIC_COLUMNS = frozenset(

@@ -21,8 +21,8 @@ from semel.protocol.errors import SemelError, UsageError
 P = ParamSpec("P")
 
 EVERY_S_MIN: Final = 0.2
-_ALTERNATE, _NORMAL = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
-"""To a screen of its own without a cursor, and back to what was there before."""
+_ALTERNATE, _NORMAL = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
+"""To a screen of its own, without a cursor, where long lines are cut off; and back to what was there before."""
 _HOME, _TO_THE_END_OF_THE_LINE, _TO_THE_END = "\x1b[H", "\x1b[K", "\x1b[J"
 
 

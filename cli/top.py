@@ -21,6 +21,7 @@ from semel.cli.common import (
     fails_well,
     open_admin,
     print_table,
+    printable,
 )
 from semel.cli.live import every_s_of, show_again
 from semel.protocol.api.diagnostics import NO_TIME, Severity
@@ -149,7 +150,8 @@ def _print_findings(diagnosis: Diagnosis, bootstrap: str) -> None:
     if wrong:
         worst = max(wrong, key=lambda one: one.severity.rank)
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        print(f"{worst.severity.value}: {worst.what}{more}: {command_here(command('doctor'), bootstrap)}")
+        doctor = command_here(command("doctor"), bootstrap)
+        print(f"{worst.severity.value}: {printable(worst.what)}{more}: {doctor}")
 
 
 def _section(name: str, total: int, limit: int) -> None:

@@ -336,6 +336,7 @@ async def create_internal_topic(node: Services, name: str) -> None:
             raise RetriableError("no node is alive by the metadata")
         made = internal_topic(node.config, name, len(nodes))
         check_all_know(image, made.configs)
+        check_all_have_store(node.config, image, made.configs)
         states = placed_by_rule(image, nodes, name, made.partitions, made.replication_factor)
         return [TopicCreated(name, new_topic_id(), states, made.configs)]
 

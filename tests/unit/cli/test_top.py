@@ -108,6 +108,11 @@ def test_what_is_wrong_is_one_line_that_names_the_doctor(capsys: pytest.CaptureF
     assert text.splitlines()[1].endswith(": semel doctor")
 
 
+def test_names_of_clients_are_no_commands_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, three(transactions=(replace(TXN, transactional_id="\x1b[31mred\nrow\u202e"),)))
+    assert rows(text, r"\x1b[31mred\nrow\u202e") == [[r"\x1b[31mred\nrow\u202e", "Ongoing", "5.0", "s", "1"]]
+
+
 def test_long_lists_say_how_much_they_leave_out(capsys: pytest.CaptureFixture[str]) -> None:
     transactions = tuple(replace(TXN, transactional_id=f"t{number}", start_ms=NOW - number) for number in range(30))
     text = shown(capsys, three(transactions=transactions, transactions_total=700), limit=2)

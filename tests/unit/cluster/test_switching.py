@@ -27,7 +27,12 @@ from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.delete_records import begin_deletion, confirm_deletion
 from semel.broker.handlers.leadership import elect_leaders
 from semel.broker.handlers.reassignments import reassign
-from semel.broker.handlers.topics.changes import MorePartitions, create_partitions_of_many, create_topics
+from semel.broker.handlers.topics.changes import (
+    MorePartitions,
+    create_internal_topic,
+    create_partitions_of_many,
+    create_topics,
+)
 from semel.broker.logs.manager import NewPartition
 from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import PartitionState
@@ -38,7 +43,7 @@ from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
-from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
+from semel.protocol.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
 
 SEEDS = int(os.environ.get("SEMEL_SWITCHING_SEEDS", "4"))
 FIRST = int(os.environ.get("SEMEL_SWITCHING_FIRST", "0"))
@@ -550,6 +555,19 @@ def test_D1_a_leader_without_a_store_goes_on_with_what_is_on_the_disks(tmp_path:
         await check(world, one)
 
     run(tmp_path, test)
+
+
+def test_coordinators_get_no_topic_that_a_node_without_a_store_can_not_lead(tmp_path: Path) -> None:
+    async def test(world: FaultyCluster) -> None:
+        made = world.made
+        await made.stop(3)
+        made.objects = None
+        await made.start(3, remote_storage_url="", log_diskless_enable=False)
+        with pytest.raises(RetriableError, match="these have none: 3") as refused:
+            await create_internal_topic(made.nodes[1], OFFSETS_TOPIC)
+        assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    run(tmp_path, test, log_diskless_enable=True, topic={"diskless_enable": "false"})
 
 
 def test_R3_another_run_of_a_node_copies_from_the_beginning(tmp_path: Path) -> None:
