@@ -224,4 +224,4 @@ def _pieces(records: list[Record], shown: tuple[str, str]) -> Iterator[bytes]:
 
 def _event(record: Record, shown: tuple[str, str]) -> bytes:
     data: dict[str, Any] = record_json(record, *shown)
-    return f"id: {record.offset}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+    return f"id: {record.offset}\ndata: {json.dumps(data, allow_nan=False, separators=(',', ':'))}\n\n".encode()

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from semel.aio import Producer
 from semel.protocol.api.group_offsets import GroupMetadata
-from semel.protocol.errors import FatalError, SemelError
+from semel.protocol.errors import FatalError, RetriableError, SemelError
 from semel.web.problems import Problem
 from semel.web.rest.background import Background, close_quietly
 from semel.web.rest.bounds import LET_OTHERS_END_S, TRANSACTION_TIMEOUT_MS
-from semel.web.rest.once.answers import TOPIC, Answer, Answers
+from semel.web.rest.once.answers import TOPIC, Answer, Answers, topic_may_be_gone
 
 if TYPE_CHECKING:
     from semel.web.gateway import Caller, Gateway
@@ -89,9 +89,10 @@ class Lane:
         ]
         answer = Answer(fingerprint, 200, work.told([await delivery for delivery in deliveries]))
         try:
-            written = await producer.send(TOPIC, answer.encoded(), key=key.digest, partition=self._number)
-            offset = (await written).offset
-        except FatalError:
+            with topic_may_be_gone():
+                written = await producer.send(TOPIC, answer.encoded(), key=key.digest, partition=self._number)
+                offset = (await written).offset
+        except (FatalError, RetriableError):
             self.drop()  # whoever has the lane next makes a topic that was deleted
             raise
         is_new = await producer.commit_transaction(token=key.text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import threading
 from base64 import b64decode, b64encode
 from typing import Any
@@ -166,3 +167,19 @@ def test_a_stream_tells_an_error_as_an_event(gateway: GatewayRequests, node: Bro
         told = answer.read()
     assert b"event: error\n" in told
     assert b'"error_code": 40404' in told
+
+
+@pytest.mark.parametrize("value", [b"1e999", b"NaN", b"[-Infinity]", "7".encode("utf-16")])
+def test_what_is_no_json_by_the_standard_is_shown_as_binary(
+    gateway: GatewayRequests, node: Broker, value: bytes
+) -> None:
+    topic = node.create_topic()
+    with semel.Producer(node.bootstrap) as producer:
+        producer.send(topic, value).result(WITHIN_S)
+    shown = {"type": "BINARY", "data": b64encode(value).decode()}
+    assert read(gateway, topic, value_format="JSON")["data"][0]["value"] == shown
+    where = path(gateway, topic, offset="earliest", value_format="JSON")
+    with gateway.answering("GET", where, None, {"Accept": "text/event-stream"}) as answer:
+        lines = iter(answer.readline, b"")
+        data = next(line for line in lines if line.startswith(b"data: "))
+    assert json.loads(data[6:])["value"] == shown
