@@ -6,13 +6,17 @@ import http.client
 import json
 import threading
 from base64 import b64decode, b64encode
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from gateway_requests import GatewayRequests, text
+from gateway_requests import GatewayRequests, Reply, text
+from rest_gateway import rest_gateway
 
 import semel
 from semel.testing import Broker
+from semel.web.rest import service
 
 WITHIN_S = 30.0
 
@@ -159,6 +163,36 @@ def test_a_stream_of_events_follows_a_partition_and_resumes(gateway: GatewayRequ
             assert events(answer, 1) == [first]
     refused = gateway.request("GET", path(gateway, topic), None, {**accept, "Last-Event-ID": "x"})
     assert refused.status == 400
+    assert gateway.request("GET", path(gateway, topic), None, {**accept, "Last-Event-ID": "1" * 5_000}).status == 400
+
+
+def test_polls_and_streams_end_whole_when_the_gateway_stops(
+    node: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "READERS_MAX", 2)
+    topic = fill(node, "a")
+
+    def poll() -> Reply:
+        while (answer := gateway.get(path(gateway, topic, offset=1, max_wait_ms=30_000))).status == 503:
+            pass
+        return answer
+
+    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        serving = stack.enter_context(ExitStack())
+        gateway = GatewayRequests(serving.enter_context(rest_gateway(node.bootstrap)))
+        where = path(gateway, topic, offset="earliest")
+        stream = stack.enter_context(gateway.answering("GET", where, None, {"Accept": "text/event-stream"}))
+        assert events(stream, 1) == [0]
+        polling = pool.submit(poll)
+        while gateway.get(path(gateway, topic)).status == 200:
+            pass
+        refused = gateway.request("GET", where, None, {"Accept": "text/event-stream"})
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")  # before a 200 is on its way
+        serving.close()
+        stream.read()  # to its end, which http.client takes for an error where it is not whole
+        answer = polling.result(WITHIN_S)
+        assert (answer.status, answer.json["data"], answer.json["next_offset"]) == (200, [], 1)
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_stream_tells_an_error_as_an_event(gateway: GatewayRequests, node: Broker) -> None:

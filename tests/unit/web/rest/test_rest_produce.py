@@ -174,3 +174,19 @@ def test_bodies_of_another_kind_are_415_and_bodies_that_are_too_large_413(
     assert gateway.request("POST", path, text("x" * 1_100_000)).status == 413  # one record, larger than the node takes
     many = b"{}" * 1_001
     assert gateway.request("POST", path, many).status == 413
+
+
+def test_a_request_without_a_body_is_400(gateway: GatewayRequests, node: Broker) -> None:
+    host, _, port = gateway.host.rpartition(":")
+    where = f"{gateway.cluster}/topics/{node.create_topic()}/records"
+    with socket.create_connection((host, int(port)), 30) as connection, connection.makefile("rb") as answers:
+        connection.sendall(f"POST {where} HTTP/1.1\r\nHost: {gateway.host}\r\n\r\n".encode())
+        assert answers.readline().split()[1] == b"400"
+
+
+def test_errors_say_what_a_client_of_http_can_do(gateway: GatewayRequests, node: Broker) -> None:
+    refused = gateway.post("/topics/none/records", text("x"))
+    assert "POST it to .../topics" in refused.json["detail"]
+    beyond = gateway.get(f"{gateway.cluster}/topics/{node.create_topic()}/partitions/0/records?offset=9")
+    assert "ask for offset=" in beyond.json["detail"], beyond.body
+    assert "seek" not in beyond.json["detail"]
