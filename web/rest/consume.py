@@ -106,7 +106,7 @@ class Consume:
                         break
                     # Perhaps past what nobody is shown: aborted records, and markers.
                     after = max(after, reader.position(partition) or 0)
-                    if after >= end or self._is_stopping:
+                    if after >= end or self._is_stopping():
                         break
         fitting = _fitting(records, max_bytes)
         if len(fitting) < len(records):
@@ -133,21 +133,20 @@ class Consume:
         try:
             async with self._service.readers.at(self._service.caller(request), partition, offset, isolation) as reader:
                 yield f"retry: {_RECONNECT_MS}\n\n".encode()
-                while (left_s := ends - loop.time()) > 0 and not self._is_stopping:
+                while (left_s := ends - loop.time()) > 0 and not self._is_stopping():
                     batch = await self._next(reader, min(TAIL_SILENCE_S, left_s), _TAIL_RECORDS)
                     if batch is None:
                         yield b": nothing new\n\n"
                         continue
                     for piece in _pieces(batch.records, shown):
                         yield piece
-                        if self._is_stopping:
+                        if self._is_stopping():
                             return
         except SemelError as error:
             problem = rest_problem(error)
             told = json.dumps({"error_code": problem.error_code, "message": problem.detail})
             yield f"event: error\ndata: {told}\n\n".encode()
 
-    @property
     def _is_stopping(self) -> bool:
         return self._service.gateway.stopping.is_set()
 
@@ -158,7 +157,7 @@ class Consume:
         while True:
             left_s = max(ends - loop.time(), 0.0)
             batch = await reader.poll(min(left_s, _STOP_STEP_S), at_most)
-            if batch is not None or left_s <= _STOP_STEP_S or self._is_stopping:
+            if batch is not None or left_s <= _STOP_STEP_S or self._is_stopping():
                 return batch
 
     async def _partition(self, request: Request) -> TopicPartition:

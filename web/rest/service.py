@@ -75,8 +75,8 @@ def link(request: Request, *path: object) -> str:
 
 def own_link(request: Request) -> str:
     """Return the address that this client asked for, encoded as it was."""
-    path = request.scope["raw_path"].decode("ascii")
-    query = request.scope["query_string"].decode("ascii")
+    path = str(request.scope["raw_path"], "ascii")
+    query = str(request.scope["query_string"], "ascii")
     return str(request.base_url).rstrip("/") + path + (f"?{query}" if query else "")
 
 
