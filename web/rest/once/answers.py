@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
-from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
+from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.web.gateway import Caller
 from semel.web.problems import Problem
@@ -74,7 +74,8 @@ class Answers:
 
         The caller's transactional id has nothing open, so afterwards all of its answers are known.
         """
-        topic_id = await self._make_topic()
+        with topic_may_be_gone():
+            topic_id = await self._make_topic()
         partition = TopicPartition(TOPIC, lane)
         async with self._reading[lane]:
             with topic_may_be_gone():
@@ -200,7 +201,7 @@ def topic_may_be_gone() -> Iterator[None]:
     """Raise `RetriableError` where the topic of answers is not there: no word of what the request asks for."""
     try:
         yield
-    except FatalError as error:
+    except (AbortTransactionError, FatalError) as error:
         if error.code not in (*_GONE, ErrorCode.OFFSET_OUT_OF_RANGE):
             raise
         raise _gone(error) from error
