@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -86,6 +86,8 @@ class Bounded:
         """Have each request answered in time for the server to end."""
         for request in self._running:
             request.stop()
+        ends_s = min(self._limits.request_s, self._limits.stop_s * _STOP_SHARE)
+        self._limits = replace(self._limits, request_s=ends_s)  # of what has just come in
 
 
 class _OneRequest:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import socket
 from base64 import b64encode
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from gateway_requests import GatewayRequests, text
+from rest_gateway import rest_gateway
 
+from semel.protocol.errors import FatalError
 from semel.testing import Broker
+from semel.web.rest.errors import rest_problem
 
 
 def test_a_record_has_its_bytes_whatever_type_it_is_written_as(gateway: GatewayRequests, node: Broker) -> None:
@@ -190,3 +194,24 @@ def test_errors_say_what_a_client_of_http_can_do(gateway: GatewayRequests, node:
     beyond = gateway.get(f"{gateway.cluster}/topics/{node.create_topic()}/partitions/0/records?offset=9")
     assert "ask for offset=" in beyond.json["detail"], beyond.body
     assert "seek" not in beyond.json["detail"]
+    failed = rest_problem(FatalError("this producer has failed; close it and make a new one (the log is full)"))
+    assert failed.detail.startswith("the log is full")
+
+
+def test_a_stream_of_records_ends_when_the_gateway_stops(node: Broker) -> None:
+    topic = node.create_topic()
+    with ExitStack() as stack:
+        serving = stack.enter_context(ExitStack())
+        gateway = GatewayRequests(serving.enter_context(rest_gateway(node.bootstrap)))
+        host, _, port = gateway.host.rpartition(":")
+        connection = stack.enter_context(socket.create_connection((host, int(port)), 30))
+        answers = stack.enter_context(connection.makefile("rb"))
+        head = f"POST {gateway.cluster}/topics/{topic}/records HTTP/1.1\r\nHost: {gateway.host}\r\n"
+        connection.sendall(f"{head}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        connection.sendall(chunk(json.dumps(text("a")).encode()))
+        while answers.readline().strip():
+            pass
+        assert next_chunk(answers)["offset"] == 0
+        serving.close()
+        assert answers.readline() == b"0\r\n"  # whole, though the request is not
+    assert len(node.records(topic)) == 1
