@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 
 from semel.protocol.errors import SemelError
 from semel.web.callers import Callers
@@ -61,7 +62,9 @@ def make_app(gateway: Gateway, parts: Sequence[Part], *, is_loopback: bool = Tru
         },
     )
     app.router.redirect_slashes = False
-    return NoForeignPages(Bounded(Callers(WholeParts(app), gateway), gateway.limits), is_loopback=is_loopback)
+    bounded = Bounded(Callers(WholeParts(app), gateway), gateway.limits)
+    gateway.at_stop(bounded.stop)
+    return NoForeignPages(bounded, is_loopback=is_loopback)
 
 
 async def _health(_: Request) -> Response:
@@ -78,9 +81,24 @@ async def _semel_error(_: Request, error: Exception) -> Response:
     return problem_of(error).response()
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return Problem(error.status_code, error.detail, headers=dict(error.headers or {})).response()
+    detail, headers = error.detail, dict(error.headers or {})
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        detail = "there is nothing at this path: GET /v3/openapi.json lists the paths of the REST API"
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_methods(request))
+        detail = f"this path has no {request.method[:20]}: it has {headers['Allow']}"
+    return Problem(error.status_code, detail, headers=headers).response()
+
+
+def _methods(request: Request) -> list[str]:
+    """Return all methods that the request's path has."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            found |= route.methods or set()
+    return sorted(found)
 
 
 async def _failed(_: Request, __: Exception) -> Response:

@@ -93,6 +93,9 @@ class Gateway:
         self.own = Clients(self.bootstrap, CLIENT_ID)
         """The clients of the gateway itself."""
         self._of_users: OrderedDict[Caller, Clients] = OrderedDict()
+        self.stopping = asyncio.Event()
+        """Set when the gateway is about to end: what waits answers with what it has."""
+        self._stops: list[Callable[[], None]] = []
         self._starting: list[Callable[[], None]] = []
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self._shared: dict[type, Any] = {}
@@ -137,6 +140,16 @@ class Gateway:
         """Begin what parts gave to `at_start`."""
         for begin in self._starting:
             begin()
+
+    def at_stop(self, end: Callable[[], None]) -> None:
+        """Have something told that the gateway is about to end, while requests are still being answered."""
+        self._stops.append(end)
+
+    def stop(self) -> None:
+        """Have requests end soon."""
+        self.stopping.set()
+        for end in self._stops:
+            end()
 
     def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
         """Have something closed when the gateway is closed. What was given last is closed first."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
+
+from starlette.requests import ClientDisconnect
 
 from semel.web.problems import Problem
 
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _RETRY_AFTER_S: Final = 1
+_HEALTH_PATH: Final = "/healthz"
+"""What is answered however much there is to do: whoever asks would else take a busy gateway for a dead one."""
+_STOP_SHARE: Final = 0.8
+"""Of `stop_s`: then what is not answered yet is answered 503, before the server cuts it off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +62,32 @@ class Bounded:
         self._app = app
         self._limits = limits
         self._now = 0
+        self._running: set[_OneRequest] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if self._now >= self._limits.requests_max:
+        is_counted = scope["path"] != _HEALTH_PATH
+        if is_counted and self._now >= self._limits.requests_max:
             problem = Problem(503, f"{self._now} requests are being answered: try again", retry_after_s=_RETRY_AFTER_S)
             await problem.response()(scope, receive, send)
             return
-        self._now += 1
+        self._now += is_counted
+        request = _OneRequest(self._app, self._limits)
+        self._running.add(request)
         try:
-            await _OneRequest(self._app, self._limits).run(scope, receive, send)
+            await request.run(scope, receive, send)
         finally:
-            self._now -= 1
+            self._running.discard(request)
+            self._now -= is_counted
+
+    def stop(self) -> None:
+        """Have each request answered in time for the server to end."""
+        for request in self._running:
+            request.stop()
+        ends_s = min(self._limits.request_s, self._limits.stop_s * _STOP_SHARE)
+        self._limits = replace(self._limits, request_s=ends_s)  # of what has just come in
 
 
 class _OneRequest:
@@ -80,6 +98,17 @@ class _OneRequest:
         self._is_complete = False
         self._body_bytes = 0
         self._body_ends: float | None = None
+        self._bound: asyncio.Timeout | None = None
+        self._late = f"it took longer than {limits.request_s:g} s"
+
+    def stop(self) -> None:
+        """End before the server does."""
+        if self._bound is None or self._bound.expired():
+            return
+        ends, stops = self._bound.when(), asyncio.get_running_loop().time() + self._limits.stop_s * _STOP_SHARE
+        if ends is None or stops < ends:
+            self._late = "the gateway is being stopped, and what became of this request is not known: send it again"
+            self._bound.reschedule(stops)
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def bounded_receive() -> Message:
@@ -98,14 +127,16 @@ class _OneRequest:
         try:
             if declared > self._limits.body_bytes_max:
                 raise self._too_large()
-            async with asyncio.timeout(self._limits.request_s):
+            async with asyncio.timeout(self._limits.request_s) as self._bound:
                 await self._app(scope, bounded_receive, bounded_send)
         except Problem as problem:
             if not self._has_answered:
                 await problem.response(close=True)(scope, receive, send)
+        except ClientDisconnect:
+            pass  # nobody is there to be answered
         except TimeoutError:
             if not self._has_answered:
-                late = Problem(503, f"it took longer than {self._limits.request_s:g} s", retry_after_s=_RETRY_AFTER_S)
+                late = Problem(503, self._late, retry_after_s=_RETRY_AFTER_S)
                 await late.response(close=True)(scope, receive, send)
             # What has begun can't be taken back: the server closes the connection in the middle of it.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+from semel.web.problems import Problem
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -19,6 +21,9 @@ class WholeParts:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and _SLASH in scope["path"]:
+            await Problem(400, "a path has no %00: leave it out").response()(scope, receive, send)
+            return
         if scope["type"] == "http" and b"%2f" in scope.get("raw_path", b"").lower():
             scope["path"] = _decoded(scope["raw_path"].decode("ascii"))
         await self._app(scope, receive, send)
@@ -34,4 +39,4 @@ def _decoded(raw: str) -> str:
     >>> _decoded("/subjects/a%2Fb/versions") == f"/subjects/a{_SLASH}b/versions"
     True
     """
-    return "/".join(unquote(part).replace(_SLASH, "").replace("/", _SLASH) for part in raw.split("/"))
+    return "/".join(unquote(part).replace("/", _SLASH) for part in raw.split("/"))

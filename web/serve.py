@@ -156,6 +156,7 @@ async def _serve(
         scheme = scheme_for(tls=listen.tls is not None, sasl=listen.has_users)
         ready(f"{scheme}[{host}]:{port}" if ":" in host else f"{scheme}{host}:{port}")
         await asyncio.wait((running, stop), return_when=asyncio.FIRST_COMPLETED)
+        gateway.stop()
         server.should_exit = True
     await running
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
@@ -23,11 +24,15 @@ from semel.web.rest.bounds import (
 )
 from semel.web.rest.errors import bad_request, rest_problem
 from semel.web.rest.record_data import FORMATS, record_json
-from semel.web.rest.service import Service, link, named
+from semel.web.rest.service import Service, link, named, own_link
 from semel.web.rest.topics import no_partition
 
 if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from semel.aio import Consumer
     from semel.protocol.record_decoder import Record
+    from semel.sdk.consumer.batch import Batch
 
 _ISOLATIONS: Final = {
     "read_committed": IsolationLevel.READ_COMMITTED,
@@ -41,8 +46,11 @@ _SPARE_S: Final = 5.0
 _TAIL_RECORDS: Final = 500
 _STEP_MS: Final = 1_000
 """How long a poll that does not wait for new records looks at a time for those that are there."""
+_STOP_STEP_S: Final = 0.25
+"""How long a poll or a stream waits at a time, so that it ends soon when the gateway does."""
 _RECONNECT_MS: Final = 1_000
 _PIECE_BYTES: Final = 64 << 10
+_OFFSET_DIGITS_MAX: Final = 19
 
 
 class Consume:
@@ -61,14 +69,11 @@ class Consume:
         if _EVENT_STREAM in request.headers.get("accept", ""):
             query.check_all_known()
             last = request.headers.get("last-event-id", "")
-            if last and not last.isdecimal():
+            if last and not (last.isascii() and last.isdecimal() and len(last) <= _OFFSET_DIGITS_MAX):
                 raise bad_request("Last-Event-ID is the offset of the last record that was received")
             offset = int(last) + 1 if last else await self._offset(query, partition, isolation, "latest")
-            return StreamingResponse(
-                self._events(request, partition, min(offset, INT64_MAX), isolation, shown),
-                media_type=_EVENT_STREAM,
-                headers={"Cache-Control": "no-store"},
-            )
+            events = self._events(request, partition, min(offset, INT64_MAX), isolation, shown)
+            return EventStream(await anext(events), events)  # so that one stream too many is refused as any request
         wait_ms = query.number("max_wait_ms", 0, POLL_WAIT_MS_MAX, 0)
         at_most = query.number("max_records", 1, POLL_RECORDS_MAX, POLL_RECORDS_MAX)
         max_bytes = query.number("max_bytes", 1, POLL_BYTES_MAX, POLL_BYTES)
@@ -95,13 +100,13 @@ class Consume:
             caller = self._service.caller(request)
             async with self._service.readers.at(caller, partition, offset, isolation) as reader:
                 while True:
-                    batch = await reader.poll((wait_ms or _STEP_MS) / 1000, at_most)
+                    batch = await self._next(reader, (wait_ms or _STEP_MS) / 1000, at_most)
                     if batch is not None:
                         records, after = batch.records, batch.next_offsets[partition].offset
                         break
                     # Perhaps past what nobody is shown: aborted records, and markers.
                     after = max(after, reader.position(partition) or 0)
-                    if after >= end:
+                    if after >= end or self._is_stopping():
                         break
         fitting = _fitting(records, max_bytes)
         if len(fitting) < len(records):
@@ -110,7 +115,7 @@ class Consume:
         return JSONResponse(
             {
                 "kind": "KafkaRecordList",
-                "metadata": {"self": str(request.url), "next": f"{link(request, *place)}?offset={after}"},
+                "metadata": {"self": own_link(request), "next": f"{link(request, *place)}?offset={after}"},
                 "cluster_id": cluster_id,
                 "topic_name": partition.topic,
                 "partition_id": partition.partition,
@@ -121,24 +126,39 @@ class Consume:
 
     async def _events(
         self, request: Request, partition: TopicPartition, offset: int, isolation: str, shown: tuple[str, str]
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes]:
         """Yield an event for each record, its offset as the id, and a comment where none comes."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + max(self._service.gateway.limits.request_s - _SPARE_S, 1.0)
-        yield f"retry: {_RECONNECT_MS}\n\n".encode()
         try:
             async with self._service.readers.at(self._service.caller(request), partition, offset, isolation) as reader:
-                while (left_s := ends - loop.time()) > 0:
-                    batch = await reader.poll(min(TAIL_SILENCE_S, left_s), _TAIL_RECORDS)
+                yield f"retry: {_RECONNECT_MS}\n\n".encode()
+                while (left_s := ends - loop.time()) > 0 and not self._is_stopping():
+                    batch = await self._next(reader, min(TAIL_SILENCE_S, left_s), _TAIL_RECORDS)
                     if batch is None:
                         yield b": nothing new\n\n"
                         continue
                     for piece in _pieces(batch.records, shown):
                         yield piece
+                        if self._is_stopping():
+                            return
         except SemelError as error:
             problem = rest_problem(error)
             told = json.dumps({"error_code": problem.error_code, "message": problem.detail})
             yield f"event: error\ndata: {told}\n\n".encode()
+
+    def _is_stopping(self) -> bool:
+        return self._service.gateway.stopping.is_set()
+
+    async def _next(self, reader: Consumer, wait_s: float, at_most: int) -> Batch | None:
+        """Return the next records; None where none come in time, or the gateway stops meanwhile."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + wait_s
+        while True:
+            left_s = max(ends - loop.time(), 0.0)
+            batch = await reader.poll(min(left_s, _STOP_STEP_S), at_most)
+            if batch is not None or left_s <= _STOP_STEP_S or self._is_stopping():
+                return batch
 
     async def _partition(self, request: Request) -> TopicPartition:
         topic = named(request, "topic_name")
@@ -150,7 +170,7 @@ class Consume:
 
     async def _offset(self, query: Query, partition: TopicPartition, isolation: str, default: str) -> int:
         text = query.text("offset", default)
-        if text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= INT64_MAX:
+        if text.isascii() and text.isdecimal() and len(text) <= _OFFSET_DIGITS_MAX and int(text) <= INT64_MAX:
             return int(text)
         if text not in ("earliest", "latest"):
             raise bad_request(f"offset is a whole number from 0, earliest or latest; not {text[:100]!r}")
@@ -165,6 +185,23 @@ class Consume:
         asked = {partition: LATEST_TIMESTAMP}
         found = await self._service.admin(request).list_offsets(asked, isolation=_ISOLATIONS[isolation])
         return found[partition].offset
+
+
+class EventStream(StreamingResponse):
+    """Events whose first piece is there already. What they hold is let go however the answer ends."""
+
+    def __init__(self, first: bytes, events: AsyncGenerator[bytes]) -> None:
+        async def pieces() -> AsyncGenerator[bytes]:
+            yield first
+            async for piece in events:
+                yield piece
+
+        super().__init__(pieces(), media_type=_EVENT_STREAM, headers={"Cache-Control": "no-store"})
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._events):
+            await super().__call__(scope, receive, send)
 
 
 class Query:
@@ -224,4 +261,4 @@ def _pieces(records: list[Record], shown: tuple[str, str]) -> Iterator[bytes]:
 
 def _event(record: Record, shown: tuple[str, str]) -> bytes:
     data: dict[str, Any] = record_json(record, *shown)
-    return f"id: {record.offset}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+    return f"id: {record.offset}\ndata: {json.dumps(data, allow_nan=False, separators=(',', ':'))}\n\n".encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Final, TypeAlias
@@ -52,6 +53,31 @@ _ANSWERS: Final = {
 _MAY_BE_REPEATED: Final = frozenset({429, 503})
 
 
+_IN_OTHER_WORDS: Final = (
+    (re.compile(r"create it with Admin\.create_topic, or `semel topic create [^`]*`"), "POST it to .../topics"),
+    (re.compile(r"this producer has failed; close it and make a new one \((.*)\)", re.DOTALL), r"\1"),
+    (
+        re.compile(
+            r"nothing is committed, and offset_reset is 'error'; seek to where reading is to begin, or set it to "
+            r"'earliest' or 'latest'"
+        ),
+        "ask for offset=earliest, offset=latest, or another number",
+    ),
+    (re.compile("seek to where reading is to continue"), "ask for offset=earliest, or another number"),
+)
+"""What errors tell those who have a client of the node in their hands, and what it is to those who speak HTTP."""
+
+
+def _for_http(text: str) -> str:
+    """
+    >>> _for_http("there is no topic 'a'; create it with Admin.create_topic, or `semel topic create a`")
+    "there is no topic 'a'; POST it to .../topics"
+    """
+    for words, others in _IN_OTHER_WORDS:
+        text = words.sub(others, text)
+    return text
+
+
 def rest_problem(error: SemelError) -> Problem:
     """Return how an error of a client of the node is answered.
 
@@ -69,7 +95,7 @@ def rest_problem(error: SemelError) -> Problem:
             found = (500, 50002)
     status, code = found
     may_help = status in _MAY_BE_REPEATED or error.code is ErrorCode.UNSTABLE_OFFSET_COMMIT
-    return Problem(status, str(error), error_code=code, retry_after_s=RETRY_AFTER_S if may_help else None)
+    return Problem(status, _for_http(str(error)), error_code=code, retry_after_s=RETRY_AFTER_S if may_help else None)
 
 
 def bad_request(detail: str) -> Problem:

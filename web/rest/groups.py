@@ -13,7 +13,7 @@ from semel.protocol.int_bounds import INT32_MAX, INT64_MAX
 from semel.web.problems import Problem
 from semel.web.rest.bodies import Fields, json_body, wrong
 from semel.web.rest.bounds import OFFSETS_MAX
-from semel.web.rest.service import Service, link, listing, named, related, resource
+from semel.web.rest.service import Service, link, listing, named, own_link, related, resource
 
 if TYPE_CHECKING:
     from semel.protocol.api.groups import GroupDescription, GroupMemberDescription
@@ -71,7 +71,7 @@ class Groups:
         return JSONResponse(
             resource(
                 "KafkaConsumerGroupLagSummary",
-                str(request.url),
+                own_link(request),
                 f"crn:///kafka={cluster_id}/consumer-group={group_id}/lag-summary",
                 cluster_id=cluster_id,
                 consumer_group_id=group_id,

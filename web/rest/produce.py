@@ -61,7 +61,11 @@ class Produce:
             return _concatenated(answer)
         producer = self._service.producers.of(caller)
         if "content-length" not in request.headers:
-            return StreamedReports(_Stream(producer, cluster_id, topic, request).reports())
+            if "transfer-encoding" not in request.headers:
+                raise bad_request("the request has no body: send a record as JSON")
+            return StreamedReports(
+                _Stream(producer, cluster_id, topic, request, self._service.gateway.stopping).reports()
+            )
         records = await _records(await request.body(), topic)
         if len(records) == 1:
             place = await (await _send(producer, records[0]))
@@ -119,7 +123,10 @@ class StreamedReports(Response):
 class _Stream:
     """Records that come one by one and are answered one by one, in their order."""
 
-    def __init__(self, producer: Producer, cluster_id: str, topic: str, request: Request) -> None:
+    def __init__(
+        self, producer: Producer, cluster_id: str, topic: str, request: Request, stopping: asyncio.Event
+    ) -> None:
+        self._stopping = stopping
         self._producer = producer
         self._cluster_id = cluster_id
         self._topic = topic
@@ -127,15 +134,25 @@ class _Stream:
         self._waiting: asyncio.Queue[tuple[NewRecord | None, Delivery | Problem] | None] = asyncio.Queue(RECORDS_MAX)
 
     async def reports(self) -> AsyncGenerator[bytes]:
-        reading = asyncio.get_running_loop().create_task(self._read())
+        loop = asyncio.get_running_loop()
+        reading = loop.create_task(self._read())
+        ending = loop.create_task(self._end_at_stop(reading))
         try:
             while (waiting := await self._waiting.get()) is not None:
                 record, sent = waiting
                 told = _failed(sent) if record is None else await _told(self._cluster_id, record, sent)
                 yield json.dumps(told).encode() + b"\n"
         finally:
+            ending.cancel()
             reading.cancel()
-            await asyncio.wait((reading,))
+            await asyncio.wait((reading, ending))
+
+    async def _end_at_stop(self, reading: asyncio.Task[None]) -> None:
+        """Read no more when the gateway stops; what was read is answered."""
+        await self._stopping.wait()
+        reading.cancel()
+        await asyncio.wait((reading,))
+        await self._waiting.put(None)
 
     async def _read(self) -> None:
         """Send what comes. What is no record ends the stream, for nobody knows where the next one begins."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from semel.protocol.int_bounds import INT32_MAX
 from semel.protocol.record_decoder import Record
-from semel.web.rest.bodies import Fields, wrong
+from semel.web.rest.bodies import Fields, finite, wrong
 from semel.web.rest.bounds import HEADERS_MAX
 
 FORMATS: Final = ("BINARY", "JSON", "STRING")
@@ -73,7 +73,7 @@ def _data(fields: Fields, field: str) -> Data:
     if kind not in FORMATS:
         raise wrong(f"{inner.name('type')} is one of {', '.join(FORMATS)}, not {kind[:100]!r}; schemas are not served")
     if kind == "JSON":
-        return Data(kind, json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode())
+        return Data(kind, json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
     if data is None:
         return Data(kind, None)
     if not isinstance(data, str):
@@ -146,7 +146,7 @@ def _shown(data: bytes | None, kind: str) -> dict[str, Any] | None:
         if kind == "STRING":
             return {"type": kind, "data": data.decode()}
         if kind == "JSON":
-            value = json.loads(data, parse_constant=_no_constant)
+            value = json.loads(data.decode(), parse_constant=_no_constant, parse_float=finite)
             json.dumps(value, ensure_ascii=False).encode()
             return {"type": kind, "data": value}
     except (ValueError, RecursionError):

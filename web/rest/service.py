@@ -73,6 +73,13 @@ def link(request: Request, *path: object) -> str:
     return str(request.base_url) + "/".join(("v3/clusters", *(quoted(str(part)) for part in path)))
 
 
+def own_link(request: Request) -> str:
+    """Return the address that this client asked for, encoded as it was."""
+    path = str(request.scope["raw_path"], "ascii")
+    query = str(request.scope["query_string"], "ascii")
+    return str(request.base_url).rstrip("/") + path + (f"?{query}" if query else "")
+
+
 def quoted(part: str) -> str:
     """Return a part of a path."""
     return quote(part, safe=":")
@@ -85,7 +92,7 @@ def resource(kind: str, self_link: str, resource_name: str, **values: Any) -> di
 
 def listing(kind: str, request: Request, data: list[Any]) -> JSONResponse:
     """Answer with a list of resources."""
-    return JSONResponse({"kind": kind, "metadata": {"self": str(request.url), "next": None}, "data": data})
+    return JSONResponse({"kind": kind, "metadata": {"self": own_link(request), "next": None}, "data": data})
 
 
 def related(address: str) -> dict[str, str]:

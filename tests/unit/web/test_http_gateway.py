@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from base64 import b64encode
@@ -104,15 +105,16 @@ def test_requests_at_a_time_are_bounded(broker: Broker) -> None:
         waiting = threading.Thread(target=lambda: answers.append(gateway.ask("GET", "/wait")))
         waiting.start()
         try:
-            while (refused := gateway.ask("GET", "/healthz")).status == 200:
+            while (refused := gateway.ask("GET", "/")).status == 200:
                 pass
             assert refused.status == 503
+            assert gateway.ask("GET", "/healthz").status == 200  # or it would be taken for dead
             assert refused.headers["retry-after"] == "1"
         finally:
             gate.set()
             waiting.join(60)
         assert answers[0].body == "done"
-        assert gateway.ask("GET", "/healthz").status == 200
+        assert gateway.ask("GET", "/").status == 200
 
 
 def test_connections_are_bounded(broker: Broker) -> None:
@@ -158,6 +160,58 @@ def test_a_gateway_that_is_closed_answers_what_it_was_asked(broker: Broker) -> N
         waiting.join(60)
         ending.join(60)
     assert answers[0].body == "done"
+
+
+def test_what_can_not_be_ended_is_503_when_the_gateway_is_closed(broker: Broker) -> None:
+    begun, answers = threading.Event(), []
+
+    async def wait(_: Request) -> Response:
+        begun.set()
+        await asyncio.sleep(3_600)
+        return JSONResponse("never")
+
+    part: Any = SimpleNamespace(routes=lambda gateway: [Route("/wait", wait)])
+    with HttpGateway(broker.bootstrap, [part], replace(LIMITS, stop_s=1.0)) as gateway:
+        waiting = threading.Thread(target=lambda: answers.append(gateway.ask("GET", "/wait")))
+        waiting.start()
+        assert begun.wait(60)
+        gateway.close()
+        waiting.join(60)
+    assert answers[0].status == 503
+    assert "is being stopped" in answers[0].body["detail"]
+
+
+def test_a_client_that_goes_in_the_middle_of_a_body_leaves_no_line_in_the_log(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    async def count(request: Request) -> Response:
+        begun.set()
+        try:
+            return JSONResponse(len(await request.body()))
+        finally:
+            ended.set()
+
+    part: Any = SimpleNamespace(routes=lambda gateway: [Route("/count", count, methods=["POST"])])
+    with HttpGateway(broker.bootstrap, [part], LIMITS) as gateway:
+        host, _, port = gateway.address.rpartition(":")
+        with socket.create_connection((host, int(port)), 60) as connection:
+            connection.sendall(b"POST /count HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nx")
+            assert begun.wait(60)
+        assert ended.wait(60)
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_paths_and_methods_that_are_not_there_say_which_are(broker: Broker) -> None:
+    table = [Route("/a", lambda _: JSONResponse(1), methods=[method]) for method in ("POST", "DELETE")]
+    part: Any = SimpleNamespace(routes=lambda gateway: table)
+    with HttpGateway(broker.bootstrap, [part], LIMITS) as gateway:
+        assert "/v3/openapi.json" in gateway.ask("GET", "/b").body["detail"]
+        refused = gateway.ask("PUT", "/a")
+        assert (refused.status, refused.headers["allow"]) == (405, "DELETE, POST")
+        assert "DELETE, POST" in refused.body["detail"]
+        assert gateway.ask("POST", "/a%00").status == 400
 
 
 def basic(user: str, password: str) -> dict[str, str]:
@@ -221,8 +275,6 @@ def test_clients_of_users_are_bounded() -> None:
         found = len(gateway._of_users)
         await gateway.close()
         return found
-
-    import asyncio
 
     assert asyncio.run(count()) == 3
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
-from semel.protocol.errors import ErrorCode, FatalError, SemelError
+from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, RetriableError, SemelError
 from semel.protocol.ids import TopicId, TopicPartition
 from semel.web.gateway import Caller
 from semel.web.problems import Problem
@@ -35,6 +38,8 @@ _THE_GATEWAY: Final = Caller()
 _POLL_S: Final = 0.5
 _FORGET_EVERY: Final = 10_000
 """After how many new keys it is looked which of the old ones have gone."""
+_BEGINS: Final = re.compile(rb'{"fingerprint":"([0-9a-f]{64})","status":([2-5][0-9]{2}),"body":[\[{]')
+_GONE: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +74,41 @@ class Answers:
 
         The caller's transactional id has nothing open, so afterwards all of its answers are known.
         """
-        topic_id = await self._make_topic()
+        with topic_may_be_gone():
+            topic_id = await self._make_topic()
         partition = TopicPartition(TOPIC, lane)
         async with self._reading[lane]:
-            admin = self._gateway.own.admin()
-            start = (await admin.list_offsets({partition: EARLIEST_TIMESTAMP}))[partition].offset
-            latest = {partition: LATEST_TIMESTAMP}
-            end = (await admin.list_offsets(latest, isolation=IsolationLevel.READ_UNCOMMITTED))[partition].offset
-            if topic_id != self._topic_ids[lane]:
-                self._topic_ids[lane] = topic_id
-                self._read_to[lane] = 0
-                self._offsets[lane].clear()
-            self._forget(lane, start)
-            at = max(self._read_to[lane], start)
-            if at >= end:
-                return
-            async with self._readers.at(_THE_GATEWAY, partition, at) as reader:
-                while at < end:
-                    batch = await reader.poll(_POLL_S, 2_000)
-                    for record in () if batch is None else batch.records:
-                        self._note(lane, record)
-                    at = reader.position(partition) or at
-            self._read_to[lane] = at
+            with topic_may_be_gone():
+                await self._read(lane, partition, topic_id)
+
+    async def _read(self, lane: int, partition: TopicPartition, topic_id: TopicId) -> None:
+        admin = self._gateway.own.admin()
+        start = await self._start(partition)
+        latest = {partition: LATEST_TIMESTAMP}
+        end = (await admin.list_offsets(latest, isolation=IsolationLevel.READ_UNCOMMITTED))[partition].offset
+        if topic_id != self._topic_ids[lane]:
+            self._topic_ids[lane] = topic_id
+            self._read_to[lane] = 0
+            self._offsets[lane].clear()
+        self._forget(lane, start)
+        at = max(self._read_to[lane], start)
+        if at >= end:
+            return
+        async with self._readers.at(_THE_GATEWAY, partition, at) as reader:
+            while at < end:
+                batch = await reader.poll(_POLL_S, 2_000)
+                for record in () if batch is None else batch.records:
+                    self._note(lane, record)
+                at = reader.position(partition) or at
+        self._read_to[lane] = at
+
+    async def _start(self, partition: TopicPartition) -> int:
+        with topic_may_be_gone():
+            asked = {partition: EARLIEST_TIMESTAMP}
+            return (await self._gateway.own.admin().list_offsets(asked))[partition].offset
 
     def _note(self, lane: int, record: Record) -> None:
-        if isinstance(record.key, bytes):
+        if isinstance(record.key, bytes) and _looks_like_answer(record.value):
             self._offsets[lane][record.key] = record.offset
 
     def _forget(self, lane: int, start: int) -> None:
@@ -124,11 +139,15 @@ class Answers:
 
     async def _forget_all(self) -> None:
         partitions = {TopicPartition(TOPIC, lane): EARLIEST_TIMESTAMP for lane in range(LANES)}
-        for partition, found in (await self._gateway.own.admin().list_offsets(partitions)).items():
-            self._forget(partition.partition, found.offset)
+        with topic_may_be_gone():
+            for partition, found in (await self._gateway.own.admin().list_offsets(partitions)).items():
+                self._forget(partition.partition, found.offset)
 
     async def find(self, lane: int, digest: bytes) -> Answer | None:
-        """Return the answer that a key got; None where it has none, or the topic does not keep it any more."""
+        """Return the answer that a key got; None where it has none, or the topic does not keep it any more.
+
+        Raises `RetriableError` where the topic was deleted: the lane's next producer makes it again.
+        """
         offset = self._offsets[lane].get(digest)
         if offset is None:
             return None
@@ -139,16 +158,21 @@ class Answers:
                 while batch is None:
                     batch = await reader.poll(_POLL_S, 1)
         except SemelError as error:
+            if error.code in _GONE:
+                self._topic_ids[lane] = None
+                raise _gone(error) from error
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
+            if offset >= await self._start(partition):  # it is another topic than the reader knew
+                self._topic_ids[lane] = None
+                raise _gone(error) from error
             self._offsets[lane].pop(digest, None)
             return None
         record = batch.records[0]
-        if record.key != digest:  # the topic was deleted and made again
+        answer = _decoded(record.value) if record.key == digest else None
+        if answer is None:  # the topic was deleted and made again, or somebody else wrote there
             self._offsets[lane].pop(digest, None)
-            return None
-        stored = json.loads(record.value)
-        return Answer(stored["fingerprint"], stored["status"], stored["body"], replayed=True)
+        return answer
 
     async def _make_topic(self) -> TopicId:
         """Return the id of the topic, which is made where it does not exist."""
@@ -170,6 +194,37 @@ class Answers:
                 f"`semel topic add-partitions {TOPIC} {LANES}`"
             )
         return topic.topic_id
+
+
+@contextmanager
+def topic_may_be_gone() -> Iterator[None]:
+    """Raise `RetriableError` where the topic of answers is not there: no word of what the request asks for."""
+    try:
+        yield
+    except (AbortTransactionError, FatalError) as error:
+        if error.code not in (*_GONE, ErrorCode.OFFSET_OUT_OF_RANGE):
+            raise
+        raise _gone(error) from error
+
+
+def _gone(error: SemelError) -> RetriableError:
+    return RetriableError(f"the topic {TOPIC} was deleted, and is made again", error.code)
+
+
+def _looks_like_answer(value: object) -> bool:
+    """Say whether a record may be an answer, without reading all of it."""
+    return isinstance(value, bytes) and _BEGINS.match(value) is not None and value.endswith(b"}")
+
+
+def _decoded(value: object) -> Answer | None:
+    """Return a stored answer; None for what is none: whoever may write to the topic may write anything."""
+    if not isinstance(value, bytes) or not _looks_like_answer(value):
+        return None
+    try:
+        stored = json.loads(value.decode())
+        return Answer(stored["fingerprint"], int(stored["status"]), stored["body"], replayed=True)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def too_busy(detail: str) -> Problem:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from semel.aio import Producer
 from semel.protocol.api.group_offsets import GroupMetadata
-from semel.protocol.errors import FatalError, SemelError
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError
 from semel.web.problems import Problem
 from semel.web.rest.background import Background, close_quietly
 from semel.web.rest.bounds import LET_OTHERS_END_S, TRANSACTION_TIMEOUT_MS
-from semel.web.rest.once.answers import TOPIC, Answer, Answers
+from semel.web.rest.once.answers import TOPIC, Answer, Answers, topic_may_be_gone
 
 if TYPE_CHECKING:
     from semel.web.gateway import Caller, Gateway
@@ -52,6 +52,7 @@ class Lane:
         if found is not None:
             return found
         await self._answers.check_room()
+        await self._check_offsets(work)
         is_over = False
         try:
             answer, offset = await self._transact(producer, key, fingerprint, work)
@@ -68,6 +69,20 @@ class Lane:
             )
         await self._answers.written(self._number, key.digest, offset)
         return answer
+
+    async def _check_offsets(self, work: Work) -> None:
+        """Raise `FatalError` where a partition of the offsets is not there: the group's node would be asked in vain."""
+        admin = self._gateway.clients(self._caller).admin()
+        for topic in sorted({partition.topic for partition in work.offsets}):
+            count = len((await admin.topic(topic)).partitions)
+            wrong = [
+                partition for partition in work.offsets if partition.topic == topic and partition.partition >= count
+            ]
+            if wrong:
+                raise FatalError(
+                    f"offsets name {wrong[0]}, and the partitions of this topic are 0 to {count - 1}",
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                )
 
     async def _transact(
         self, producer: Producer, key: RequestKey, fingerprint: str, work: Work
@@ -89,9 +104,10 @@ class Lane:
         ]
         answer = Answer(fingerprint, 200, work.told([await delivery for delivery in deliveries]))
         try:
-            written = await producer.send(TOPIC, answer.encoded(), key=key.digest, partition=self._number)
-            offset = (await written).offset
-        except FatalError:
+            with topic_may_be_gone():
+                written = await producer.send(TOPIC, answer.encoded(), key=key.digest, partition=self._number)
+                offset = (await written).offset
+        except (FatalError, RetriableError):
             self.drop()  # whoever has the lane next makes a topic that was deleted
             raise
         is_new = await producer.commit_transaction(token=key.text)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import http.client
+import json
 import threading
 from base64 import b64decode, b64encode
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from gateway_requests import GatewayRequests, text
+from gateway_requests import GatewayRequests, Reply, text
+from rest_gateway import rest_gateway
 
 import semel
 from semel.testing import Broker
+from semel.web.rest import service
 
 WITHIN_S = 30.0
 
@@ -158,6 +163,36 @@ def test_a_stream_of_events_follows_a_partition_and_resumes(gateway: GatewayRequ
             assert events(answer, 1) == [first]
     refused = gateway.request("GET", path(gateway, topic), None, {**accept, "Last-Event-ID": "x"})
     assert refused.status == 400
+    assert gateway.request("GET", path(gateway, topic), None, {**accept, "Last-Event-ID": "1" * 5_000}).status == 400
+
+
+def test_polls_and_streams_end_whole_when_the_gateway_stops(
+    node: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "READERS_MAX", 2)
+    topic = fill(node, "a")
+
+    def poll() -> Reply:
+        while (answer := gateway.get(path(gateway, topic, offset=1, max_wait_ms=30_000))).status == 503:
+            pass
+        return answer
+
+    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        serving = stack.enter_context(ExitStack())
+        gateway = GatewayRequests(serving.enter_context(rest_gateway(node.bootstrap)))
+        where = path(gateway, topic, offset="earliest")
+        stream = stack.enter_context(gateway.answering("GET", where, None, {"Accept": "text/event-stream"}))
+        assert events(stream, 1) == [0]
+        polling = pool.submit(poll)
+        while gateway.get(path(gateway, topic)).status == 200:
+            pass
+        refused = gateway.request("GET", where, None, {"Accept": "text/event-stream"})
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")  # before a 200 is on its way
+        serving.close()
+        stream.read()  # to its end, which http.client takes for an error where it is not whole
+        answer = polling.result(WITHIN_S)
+        assert (answer.status, answer.json["data"], answer.json["next_offset"]) == (200, [], 1)
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_stream_tells_an_error_as_an_event(gateway: GatewayRequests, node: Broker) -> None:
@@ -166,3 +201,19 @@ def test_a_stream_tells_an_error_as_an_event(gateway: GatewayRequests, node: Bro
         told = answer.read()
     assert b"event: error\n" in told
     assert b'"error_code": 40404' in told
+
+
+@pytest.mark.parametrize("value", [b"1e999", b"NaN", b"[-Infinity]", "7".encode("utf-16")])
+def test_what_is_no_json_by_the_standard_is_shown_as_binary(
+    gateway: GatewayRequests, node: Broker, value: bytes
+) -> None:
+    topic = node.create_topic()
+    with semel.Producer(node.bootstrap) as producer:
+        producer.send(topic, value).result(WITHIN_S)
+    shown = {"type": "BINARY", "data": b64encode(value).decode()}
+    assert read(gateway, topic, value_format="JSON")["data"][0]["value"] == shown
+    where = path(gateway, topic, offset="earliest", value_format="JSON")
+    with gateway.answering("GET", where, None, {"Accept": "text/event-stream"}) as answer:
+        lines = iter(answer.readline, b"")
+        data = next(line for line in lines if line.startswith(b"data: "))
+    assert json.loads(data[6:])["value"] == shown

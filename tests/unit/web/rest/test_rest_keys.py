@@ -174,6 +174,46 @@ def test_a_topic_of_answers_that_was_deleted_is_made_again(
     assert len(node.records(topic)) == written
 
 
+def test_T13_a_key_that_took_effect_is_409_where_the_topic_of_answers_was_deleted(
+    gateway: GatewayRequests, node: Broker
+) -> None:
+    topic = node.create_topic()
+    assert gateway.post(f"/topics/{topic}/records", text("a"), key=topic).status == 200
+    node.delete_topic(TOPIC)
+    while (refused := gateway.post(f"/topics/{topic}/records", text("a"), key=topic)).status == 503:
+        assert "same key" in refused.json["detail"]
+    assert refused.status == 409, refused.body
+    assert "not kept any more" in refused.json["detail"]
+    assert len(node.records(topic)) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "answers_again"),
+    [
+        (None, True),
+        (b"no JSON", True),
+        (b"{}", True),
+        (b'{"fingerprint":"x","status":200,"body":[]}', True),
+        (b'{"fingerprint":"' + b"0" * 64 + b'","status":200,"body":[}', False),
+    ],
+    ids=["tombstone", "text", "empty", "fingerprint", "damaged"],
+)
+def test_a_record_that_is_no_answer_is_passed_over(
+    gateway: GatewayRequests, other_gateway: GatewayRequests, node: Broker, value: bytes | None, answers_again: bool
+) -> None:
+    topic = node.create_topic()
+    first = gateway.post(f"/topics/{topic}/records", text("a"), key=topic)
+    key = request_key(topic, "")
+    with semel.Producer(node.bootstrap) as producer:
+        producer.send(TOPIC, value, key=key.digest, partition=key.lane).result(30)
+    again = other_gateway.post(f"/topics/{topic}/records", text("a"), key=topic)
+    if answers_again:
+        assert (again.status, again.body) == (200, first.body)
+    else:
+        assert again.status == 409
+    assert len(node.records(topic)) == 1
+
+
 def lose_the_answer(node: Broker, topic: str) -> None:
     node.drop_commit_answer(f"semel-rest//{request_key(topic, '').lane}")
 

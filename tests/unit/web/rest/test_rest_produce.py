@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import socket
 from base64 import b64encode
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from gateway_requests import GatewayRequests, text
+from rest_gateway import rest_gateway
 
+from semel.protocol.errors import FatalError
 from semel.testing import Broker
+from semel.web.rest.errors import rest_problem
 
 
 def test_a_record_has_its_bytes_whatever_type_it_is_written_as(gateway: GatewayRequests, node: Broker) -> None:
@@ -119,6 +123,9 @@ RECORD_REFUSED = [
     ("{", 400),
     ("{} x", 400),
     ('{"value": NaN}', 400),
+    ('{"value": {"type": "JSON", "data": 1e999}}', 400),
+    ('{"value": {"type": "JSON", "data": [-1e999]}}', 400),
+    ('{"value": {"type": "JSON", "data": Infinity}}', 400),
     ('{"value": {"type": "STRING", "data": "\\ud800"}}', 400),
     ('{"value": ' + '{"a":' * 70 + "1" + "}" * 71, 422),
     ("[" * 100_000, 400),
@@ -171,3 +178,40 @@ def test_bodies_of_another_kind_are_415_and_bodies_that_are_too_large_413(
     assert gateway.request("POST", path, text("x" * 1_100_000)).status == 413  # one record, larger than the node takes
     many = b"{}" * 1_001
     assert gateway.request("POST", path, many).status == 413
+
+
+def test_a_request_without_a_body_is_400(gateway: GatewayRequests, node: Broker) -> None:
+    host, _, port = gateway.host.rpartition(":")
+    where = f"{gateway.cluster}/topics/{node.create_topic()}/records"
+    with socket.create_connection((host, int(port)), 30) as connection, connection.makefile("rb") as answers:
+        connection.sendall(f"POST {where} HTTP/1.1\r\nHost: {gateway.host}\r\n\r\n".encode())
+        assert answers.readline().split()[1] == b"400"
+
+
+def test_errors_say_what_a_client_of_http_can_do(gateway: GatewayRequests, node: Broker) -> None:
+    refused = gateway.post("/topics/none/records", text("x"))
+    assert "POST it to .../topics" in refused.json["detail"]
+    beyond = gateway.get(f"{gateway.cluster}/topics/{node.create_topic()}/partitions/0/records?offset=9")
+    assert "ask for offset=" in beyond.json["detail"], beyond.body
+    assert "seek" not in beyond.json["detail"]
+    failed = rest_problem(FatalError("this producer has failed; close it and make a new one (the log is full)"))
+    assert failed.detail.startswith("the log is full")
+
+
+def test_a_stream_of_records_ends_when_the_gateway_stops(node: Broker) -> None:
+    topic = node.create_topic()
+    with ExitStack() as stack:
+        serving = stack.enter_context(ExitStack())
+        gateway = GatewayRequests(serving.enter_context(rest_gateway(node.bootstrap)))
+        host, _, port = gateway.host.rpartition(":")
+        connection = stack.enter_context(socket.create_connection((host, int(port)), 30))
+        answers = stack.enter_context(connection.makefile("rb"))
+        head = f"POST {gateway.cluster}/topics/{topic}/records HTTP/1.1\r\nHost: {gateway.host}\r\n"
+        connection.sendall(f"{head}Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        connection.sendall(chunk(json.dumps(text("a")).encode()))
+        while answers.readline().strip():
+            pass
+        assert next_chunk(answers)["offset"] == 0
+        serving.close()
+        assert answers.readline() == b"0\r\n"  # whole, though the request is not
+    assert len(node.records(topic)) == 1

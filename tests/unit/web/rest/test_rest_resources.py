@@ -127,3 +127,11 @@ def test_what_is_not_there_is_404_with_a_sentence(gateway: GatewayRequests, path
 
 def test_a_method_that_a_path_does_not_have_is_405(gateway: GatewayRequests) -> None:
     assert gateway.request("PATCH", gateway.cluster + "/topics/any").status == 405
+
+
+def test_a_list_has_the_address_that_it_was_asked_for_at(gateway: GatewayRequests, node: Broker) -> None:
+    topic = node.create_topic()
+    where = f"{gateway.cluster}/topics/%{ord(topic[0]):02x}{topic[1:]}/partitions?a=%20"
+    listed = gateway.get(where)
+    assert listed.status == 200
+    assert listed.json["metadata"]["self"] == f"http://{gateway.host}{where}"

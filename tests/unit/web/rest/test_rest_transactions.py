@@ -9,6 +9,7 @@ import pytest
 from gateway_requests import GatewayRequests, text
 
 import semel
+import semel.aio
 from semel.testing import Broker
 
 
@@ -102,3 +103,21 @@ def test_a_transaction_that_makes_no_sense_is_422_and_names_the_field(
     assert refused.status == 422
     assert named in refused.json["detail"]
     assert node.records(topic) == []
+
+
+def test_offsets_of_a_partition_that_is_not_there_are_404_and_hold_up_nobody(
+    gateway: GatewayRequests, node: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object, **__: object) -> None:
+        raise AssertionError("the group was asked")
+
+    monkeypatch.setattr(semel.aio.Producer, "send_offsets", never)
+    source, target = node.create_topic(), node.create_topic()
+    for number, (name, partition) in enumerate(((source, 7), ("none", 0))):
+        body = transaction(name, target, "a", None, 5)
+        body["offsets"][0]["partition_id"] = partition
+        refused = gateway.post("/transactions", body, key=f"{source} {number}")
+        assert (refused.status, refused.json["error_code"]) == (404, 40403), refused.body
+        assert name in refused.json["detail"]
+        assert "Admin" not in refused.json["detail"]
+    assert node.records(target, uncommitted=True) == []
