@@ -8,13 +8,22 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import fastavro
 from fastavro.schema import SchemaParseException
 
 from semel.web.registry.formats.avro_tree import AvroField, AvroSchema, TreeBuilder, canonical
-from semel.web.registry.formats.base import Difference, InvalidSchemaError, Parsed, Referenced, Steps, TextParsed
+from semel.web.registry.formats.base import (
+    DIFFERENCES_MAX,
+    Difference,
+    InvalidSchemaError,
+    Parsed,
+    Referenced,
+    Steps,
+    TextParsed,
+)
 
 _PROMOTED: Final = {
     "long": frozenset({"int"}),
@@ -24,6 +33,7 @@ _PROMOTED: Final = {
     "string": frozenset({"bytes"}),
 }
 """What a reader's primitive takes beside itself."""
+_PARTS_IN_A_STEP: Final = 100
 
 
 @dataclass(frozen=True)
@@ -70,17 +80,19 @@ class _Resolution:
         self._known: dict[tuple[int, int], list[Difference]] = {}
 
     def differences(self, reader: AvroSchema, writer: AvroSchema, path: str) -> list[Difference]:
+        """Return `DIFFERENCES_MAX` at most: a type that is in many places is told of in each of them."""
+        self._steps.take()
         pair = (id(reader), id(writer))
         if pair not in self._known:
-            self._steps.take()
             self._known[pair] = []  # where a type is in itself, it is as good as the rest of it
-            self._known[pair] = self._found(reader, writer, path)
+            self._known[pair] = self._found(reader, writer, path)[:DIFFERENCES_MAX]
         return self._known[pair]
 
     def _found(self, reader: AvroSchema, writer: AvroSchema, path: str) -> list[Difference]:
         if writer.kind == "union":
             if reader.kind != "union":
-                return [found for branch in writer.branches for found in self.differences(reader, branch, path)]
+                every = (found for branch in writer.branches for found in self.differences(reader, branch, path))
+                return list(islice(every, DIFFERENCES_MAX))
             return [
                 Difference(
                     "MISSING_UNION_BRANCH",
@@ -101,6 +113,7 @@ class _Resolution:
 
     def _same_kind(self, reader: AvroSchema, writer: AvroSchema, path: str) -> list[Difference]:
         found = []
+        self._steps.take(_parts(reader, writer) // _PARTS_IN_A_STEP)
         if reader.name and not _same_name(reader, writer):
             what = f"the name of the type at {path!r} is {reader.name} for the reader and {writer.name} for the writer"
             found.append(Difference("NAME_MISMATCH", f"{_under(path)}name", what))
@@ -111,7 +124,8 @@ class _Resolution:
             what = f"the size at {path!r} is {reader.size} for the reader and {writer.size} for the writer"
             found.append(Difference("FIXED_SIZE_MISMATCH", f"{_under(path)}size", what))
         elif reader.kind == "enum":
-            missing = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
+            known = frozenset(reader.symbols)
+            missing = [symbol for symbol in writer.symbols if symbol not in known]
             if missing and reader.default is None:
                 what = f"the reader's enum at {path!r} lacks {', '.join(missing)} and has no default"
                 found.append(Difference("MISSING_ENUM_SYMBOLS", f"{_under(path)}symbols", what))
@@ -121,8 +135,10 @@ class _Resolution:
 
     def _fields(self, reader: AvroSchema, writer: AvroSchema, path: str) -> list[Difference]:
         written = {each.name: each for each in writer.fields}
-        found = []
+        found: list[Difference] = []
         for index, each in enumerate(reader.fields):
+            if len(found) >= DIFFERENCES_MAX:
+                break
             place = f"{_under(path)}fields/{index}"
             other = _written(each, written)
             if other is not None:
@@ -138,6 +154,14 @@ class _Resolution:
             return []
         what = f"no branch of the reader's union at {path!r} takes the writer's {_shown(writer)}"
         return [Difference("MISSING_UNION_BRANCH", path, what)]
+
+
+def _parts(*schemas: AvroSchema) -> int:
+    """Return how much there is to look at, without what is in its fields."""
+    return sum(
+        len(schema.aliases) + len(schema.symbols) + sum(1 + len(field.aliases) for field in schema.fields)
+        for schema in schemas
+    )
 
 
 def _written(field: AvroField, written: dict[str, AvroField]) -> AvroField | None:
