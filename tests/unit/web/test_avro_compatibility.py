@@ -205,3 +205,41 @@ def test_unions_of_the_same_types_again_and_again_are_too_complex() -> None:
     fields = [field("f0", first), *(field(f"f{number}", names) for number in range(1, 50))]
     with pytest.raises(TooComplexError):
         kinds(record(*fields, name="Top"), record(*fields, name="Top"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("null", "the schema is null: it must be the name of a type, an object or a list"),
+        ("{}", "the schema has no type"),
+        ("5", "the schema is 5: it must be the name of a type, an object or a list"),
+        ('"nothing"', "no type has the name 'nothing'"),
+        ('{"type": "array"}', "the array has no items"),
+        (
+            '{"type": "fixed", "name": "F", "size": -1}',
+            "the size of the fixed 'F' is -1: it must be a whole number from 0",
+        ),
+        (
+            '{"type": "fixed", "name": "F", "size": true}',
+            "the size of the fixed 'F' is true: it must be a whole number from 0",
+        ),
+        (
+            '{"type": "fixed", "name": "F", "size": "4"}',
+            "the size of the fixed 'F' is text: it must be a whole number from 0",
+        ),
+        ('{"type": "fixed", "name": "F"}', "the fixed 'F' has no size"),
+        ('{"type": "record", "name": "R", "fields": {}}', "fields of the record 'R' is an object: it must be a list"),
+        (
+            '{"type": "record", "name": "R", "fields": [null]}',
+            "field 0 of the record 'R' is null: it must be an object",
+        ),
+        ('{"type": "record", "fields": []}', "the record has no name"),
+        ('{"type": "enum", "name": "E", "symbols": "ab"}', "symbols of the enum 'E' is text: it must be a list"),
+        ('["int", ["null", "string"]]', "branch 1 of the schema is a union directly in a union"),
+        ('["int", {"type": ["null"]}]', "the type of branch 1 of the schema is a union directly in a union"),
+    ],
+)
+def test_what_is_wrong_is_said_in_sentences(text: str, message: str) -> None:
+    with pytest.raises(InvalidSchemaError) as caught:
+        AVRO.parse(text, [])
+    assert str(caught.value) == message

@@ -162,9 +162,8 @@ def test_bounds_of_draft_4_that_are_no_numbers() -> None:
 
 
 def test_numbers_that_json_has_in_python_alone() -> None:
-    assert kinds({"type": "number", "multipleOf": 1e999}, {"type": "number", "multipleOf": 2}) == [
-        "MULTIPLE_OF_CHANGED"
-    ]
+    with pytest.raises(InvalidSchemaError, match="Infinity is no number in JSON"):
+        kinds({"type": "number", "multipleOf": 1e999}, {"type": "number", "multipleOf": 2})
 
 
 _SCHEMAS = st.recursive(

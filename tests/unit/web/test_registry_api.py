@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from http_gateway import Answered, HttpGateway
 
+import semel
 from semel.testing import Broker
 
 INT, STRING = '"int"', '"string"'
@@ -113,6 +114,20 @@ def test_what_does_not_exist(gateway: HttpGateway, subject: str) -> None:
         {"schema": INT, "references": [{"name": "a"}]},
         {"schema": INT, "references": [{"name": "a", "subject": "nowhere", "version": 1}]},
         {"schema": '"\ud800"'},
+        {"schema": '"\\ud800"'},
+        {"schema": "null"},
+        {"schema": "{}"},
+        {"schema": '{"type": "int", "limit": 1e999}'},
+        {"schema": '{"type": "int", "limit": NaN}'},
+        {"schema": '{"default": 1e999}', "schemaType": "JSON"},
+        {"schema": '{"default": -Infinity}', "schemaType": "JSON"},
+        {"schema": '{"title": "\\ud800"}', "schemaType": "JSON"},
+        {"schema": '{"$schema": 5}', "schemaType": "JSON"},
+        {"schema": '{"$schema": []}', "schemaType": "JSON"},
+        {"schema": INT, "metadata": {"properties": {"a": float("inf")}}},
+        {"schema": INT, "metadata": {"properties": {"a": float("nan")}}},
+        {"schema": INT, "metadata": {"properties": {"\ud800": "a"}}},
+        {"schema": INT, "ruleSet": {"a": json.loads("[" * 300 + "]" * 300)}},
         {"schema": '{"type": 5}', "schemaType": "JSON"},
         {"schema": "nonsense", "schemaType": "PROTOBUF"},
         {"schema": INT, "id": "x"},
@@ -334,3 +349,35 @@ def test_the_topic_is_one_partition_and_compacted(gateway: HttpGateway, broker: 
     with semel.Admin(broker.bootstrap) as admin:
         assert len(admin.topic("_schemas").partitions) == 1
         assert [entry.value for entry in admin.topic_configs("_schemas", ["cleanup.policy"])] == ["compact"]
+
+
+def test_a_number_that_is_too_large_is_stored_nowhere(gateway: HttpGateway, subject: str) -> None:
+    body = b'{"schema": "\\"int\\"", "metadata": {"properties": {"a": 1e999}}}'
+    assert failed(gateway.ask("POST", f"/subjects/{subject}/versions", body)) == (422, 42201)
+    assert gateway.ask("GET", "/schemas").status == 200
+
+
+def test_records_of_others_do_not_break_lists(subject: str) -> None:
+    """What other programs have written into the topic, or a gateway before it refused this."""
+    deep = "[" * 900 + "]" * 900
+    records = [
+        ("SCHEMA", '"schema":"\\"int\\"","metadata":{"a":1e999,"b":NaN}'),
+        (
+            "SCHEMA",
+            '"schema":"\\"int\\"","metadata":{"a":"\\ud800"},'
+            '"references":[{"name":"\\ud800","subject":"","version":1}]',
+        ),
+        ("SCHEMA", f'"schema":"{{}}","schemaType":"XML","ruleSet":{{"a":{deep}}}'),
+        ("CONFIG", '"compatibilityLevel":1e999'),
+    ]
+    with Broker() as own, HttpGateway(own.bootstrap) as first, semel.Producer(own.bootstrap) as producer:
+        assert first.ask("GET", "/subjects").body == []
+        for number, (keytype, rest) in enumerate(records, 1):
+            key = f'{{"keytype":"{keytype}","subject":"{subject}","version":{number},"magic":1}}'
+            value = f'{{"subject":"{subject}","version":{number},"id":{number},"deleted":false,{rest}}}'
+            producer.send("_schemas", value.encode(), key=key.encode()).result()
+        with HttpGateway(own.bootstrap) as gateway:
+            assert [each["version"] for each in gateway.ask("GET", "/schemas").body] == [1, 2, 3]
+            assert gateway.ask("GET", f"/subjects/{subject}/versions/1").body["metadata"] == {"a": None, "b": None}
+            assert gateway.ask("GET", f"/config/{subject}").status == 200
+            assert failed(register(gateway, subject, INT)) == (409, 409)  # it is not of the type XML

@@ -5,15 +5,15 @@ Apache's Python package judges the same, but says which field is why in sets wit
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
 import fastavro
-from fastavro.schema import SchemaParseException
+from fastavro.schema import SchemaParseException, UnknownType
 
+from semel.web.registry.formats.avro_check import check_shape
 from semel.web.registry.formats.avro_tree import AvroField, AvroSchema, TreeBuilder, canonical
 from semel.web.registry.formats.base import (
     DIFFERENCES_MAX,
@@ -24,6 +24,7 @@ from semel.web.registry.formats.base import (
     Steps,
     TextParsed,
 )
+from semel.web.registry.strict_json import UnfitJsonError, strict_loads
 
 _PROMOTED: Final = {
     "long": frozenset({"int"}),
@@ -55,15 +56,21 @@ class Avro:
         try:
             for reference in references:
                 data = _json(reference.text)
+                check_shape(data, f"the reference {reference.name!r}")
                 fastavro.parse_schema(data, named)
                 builder.build(data)
             data = _json(text)
+            check_shape(data)
             fastavro.parse_schema(data, named)
             return AvroParsed(canonical(data, sort=False), canonical(data, sort=True), builder.build(data))
         except SchemaParseException as error:
             raise InvalidSchemaError(str(error)) from None
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InvalidSchemaError(f"{type(error).__name__}: {error}") from None
+        except UnknownType as error:
+            raise InvalidSchemaError(f"no type has the name {error.name!r}") from None
+        except ValueError as error:
+            raise InvalidSchemaError(str(error)) from None
+        except (KeyError, TypeError, AttributeError):
+            raise InvalidSchemaError("a part of it is not what Avro's specification asks for") from None
         except RecursionError:
             raise InvalidSchemaError("it is nested too deeply") from None
 
@@ -182,7 +189,9 @@ def _under(path: str) -> str:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return strict_loads(text)
+    except UnfitJsonError as error:
+        raise InvalidSchemaError(str(error)) from None
     except ValueError as error:
         if text.strip().isidentifier():
             return text.strip()  # a primitive without quotation marks, which Avro's parsers take
