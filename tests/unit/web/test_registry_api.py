@@ -10,7 +10,9 @@ import pytest
 from http_gateway import Answered, HttpGateway
 
 import semel
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, UsageError
 from semel.testing import Broker
+from semel.web.registry.log import SchemaLog
 
 INT, STRING = '"int"', '"string"'
 _names = itertools.count()
@@ -381,3 +383,26 @@ def test_records_of_others_do_not_break_lists(subject: str) -> None:
             assert gateway.ask("GET", f"/subjects/{subject}/versions/1").body["metadata"] == {"a": None, "b": None}
             assert gateway.ask("GET", f"/config/{subject}").status == 200
             assert failed(register(gateway, subject, INT)) == (409, 409)  # it is not of the type XML
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (FatalError("this producer has failed; close it and make a new one (broken)"), (500, 50001)),
+        (FatalError("this producer has failed; close it (no)", ErrorCode.TOPIC_AUTHORIZATION_FAILED), (403, 403)),
+        (FatalError("this producer has failed; close it (large)", ErrorCode.MESSAGE_TOO_LARGE), (413, 413)),
+        (RetriableError("this producer waits", ErrorCode.REQUEST_TIMED_OUT), (503, 50003)),
+        (UsageError("this producer is closed; make a new one"), (500, 50001)),
+    ],
+)
+def test_a_failure_is_told_to_whoever_has_http_alone(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, error: SemelError, expected: tuple[int, int]
+) -> None:
+    async def failing(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(SchemaLog, "change", failing)
+    with HttpGateway(broker.bootstrap) as gateway:
+        answered = register(gateway, "fails", INT)
+    assert failed(answered) == expected
+    assert "producer" not in answered.body["message"]
