@@ -406,3 +406,11 @@ def test_a_failure_is_told_to_whoever_has_http_alone(
         answered = register(gateway, "fails", INT)
     assert failed(answered) == expected
     assert "producer" not in answered.body["message"]
+
+
+def test_messages_are_bounded_in_both_directions_together(gateway: HttpGateway, subject: str) -> None:
+    gateway.ask("PUT", f"/config/{subject}", {"compatibility": "FULL"})
+    register(gateway, subject, record(*(f"a{number}" for number in range(80))))
+    new = {"schema": record(*(f"b{number}" for number in range(80)))}
+    answered = gateway.ask("POST", f"/compatibility/subjects/{subject}/versions", new, verbose="true")
+    assert len(answered.body["messages"]) == 100 + len(["the version", "the level"])
