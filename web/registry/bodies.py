@@ -14,6 +14,7 @@ from semel.web.registry.formats.protobuf import ProtobufParsed
 from semel.web.registry.records import AVRO, Content, Reference, SchemaStored, contract
 from semel.web.registry.registry import NewSchema, Registry
 from semel.web.registry.schemas import invalid
+from semel.web.registry.strict_json import LEVELS_MAX, UnfitJsonError, is_deep, strict_loads
 from semel.web.registry.subjects import parse_subject
 
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -37,9 +38,11 @@ def problem_answer(problem: Problem) -> Response:
 
 
 async def json_of(request: Request) -> dict[str, Any]:
-    """Return the object in a request's body. Raises `Problem` 422 where there is none."""
+    """Return the object in a request's body. Raises `Problem` 422 where there is none, and 400 for what is no JSON."""
     try:
-        found = json.loads(await request.body())
+        found = strict_loads(await request.body())
+    except UnfitJsonError as error:
+        raise invalid(f"the body can't be stored: {error}") from None
     except (ValueError, RecursionError):
         raise Problem(400, "the body is not JSON", error_code=400) from None
     if not isinstance(found, dict):
@@ -78,10 +81,17 @@ def new_schema(body: Mapping[str, Any]) -> NewSchema:
         schema_type.upper(),
         text,
         tuple(map(_reference, references)),
-        contract(body.get("metadata")),
-        contract(body.get("ruleSet")),
+        _contract(body, "metadata"),
+        _contract(body, "ruleSet"),
     )
     return NewSchema(content, _positive(body, "id"), _positive(body, "version"))
+
+
+def _contract(body: Mapping[str, Any], name: str) -> str:
+    given = body.get(name)
+    if is_deep(given):
+        raise invalid(f"{name} is nested too deeply: it may have {LEVELS_MAX} levels")
+    return contract(given)
 
 
 def _positive(body: Mapping[str, Any], name: str) -> int:

@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from semel.web.problems import Problem
+
+_OF_NODE: Final = {
+    401: "the node does not take this user name and password",
+    403: (
+        "this user may not do that: it needs the permission to write the topic _schemas and to use the transactional "
+        "id semel-schema-registry, which whoever runs the cluster can give"
+    ),
+    413: "the schema is too large for one record of _schemas: make it smaller",
+    503: "the topic _schemas can't be read or written at the moment: ask again in a second",
+}
+_OTHERS: Final = (
+    "the topic _schemas could not be read or written. Whether this took effect is not known: it is safe to ask for it "
+    "again. If it fails again, the log of the gateway says why"
+)
+
+
+def of_node(failed: Problem) -> Problem:
+    """Return what is answered where a client of the node failed: what it said is for programs with such a client."""
+    status = failed.status if failed.status in _OF_NODE else 500
+    code = {503: 50003, 500: 50001}.get(status, status)
+    return Problem(status, _OF_NODE.get(status, _OTHERS), error_code=code, headers=failed.headers)
 
 
 def subject_not_found(subject: str) -> Problem:

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 
 from semel import aio
 from semel.protocol.errors import AbortTransactionError, ErrorCode, FatalError, FencedError, RetriableError, SemelError
-from semel.protocol.ids import TopicPartition
+from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.randomness import source
 from semel.sdk.producer.delivery import Delivery
 from semel.web.gateway import Caller, Clients, Gateway
@@ -42,39 +42,71 @@ _API_MS: Final = 10_000
 
 
 class Follower:
-    """Reads the topic from its start on and applies each record."""
+    """Reads the topic from its start on and applies each record. One that was made again is read from its own start."""
 
-    def __init__(self, clients: Clients, replay: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        replay: Callable[[Event], None],
+        clear: Callable[[], None],
+        topic_id: Callable[[], Awaitable[TopicId]],
+    ) -> None:
         self._clients = clients
         self._replay = replay
+        self._clear = clear
+        self._id_of_topic = topic_id
+        self._topic_id: TopicId | None = None
+        self._turn = asyncio.Lock()
         self._applied = 0
         self._moved = asyncio.Condition()
         self._consumer: aio.Consumer | None = None
         self._task: asyncio.Task[None] | None = None
-        self._refreshing: asyncio.Task[None] | None = None
+        self._refreshing: asyncio.Task[TopicId] | None = None
 
-    async def start(self) -> None:
-        """Begin to read. The topic must exist."""
-        if self._task is None:
-            self._consumer = self._clients.consumer(isolation="read_committed", offset_reset="earliest")
-            self._consumer.assign([PARTITION])
-            self._task = asyncio.get_running_loop().create_task(self._follow(self._consumer), name="follow _schemas")
+    async def check_topic(self) -> TopicId:
+        """Read the topic that there is now, and return its id. What was read of one before it is forgotten."""
+        async with self._turn:
+            topic_id = await self._id_of_topic()
+            if topic_id != self._topic_id:
+                await self._begin_again()
+                self._topic_id = topic_id
+        return topic_id
 
-    async def wait_for(self, offset: int) -> None:
-        """Wait until all before `offset` is applied. Raises `RetriableError` after a while."""
+    async def _begin_again(self) -> None:
+        if self._topic_id is not None:
+            _log.warning("the topic %s was deleted and made again: what was read of the old one is forgotten", TOPIC)
+        self._topic_id = None  # also where this is cancelled in the middle: then it begins again
+        await self._stop()
+        async with self._moved:
+            self._applied = 0
+            self._clear()
+            self._moved.notify_all()
+        self._consumer = self._clients.consumer(isolation="read_committed", offset_reset="earliest")
+        self._consumer.assign([PARTITION])
+        self._task = asyncio.get_running_loop().create_task(self._follow(self._consumer), name="follow _schemas")
+
+    async def wait_for(self, offset: int, topic_id: TopicId) -> None:
+        """Wait until all before `offset` of a topic is applied.
+
+        Raises `RetriableError` after a while, and where the topic was made again meanwhile.
+        """
         try:
             async with asyncio.timeout(_READ_S_MAX), self._moved:
-                await self._moved.wait_for(lambda: self._applied >= offset)
+                await self._moved.wait_for(lambda: self._applied >= offset or self._topic_id != topic_id)
+                if self._topic_id != topic_id:
+                    raise RetriableError(f"{TOPIC} was deleted and made again", ErrorCode.UNKNOWN_TOPIC_ID)
         except TimeoutError:
             raise RetriableError(
                 f"{TOPIC} was not read up to offset {offset} in {_READ_S_MAX:g} s", ErrorCode.REQUEST_TIMED_OUT
             ) from None
 
-    async def read_to_end(self) -> None:
-        """Wait until all that is committed now is applied."""
+    async def read_to_end(self) -> TopicId:
+        """Wait until all that is committed now is applied. Return the id of the topic."""
+        topic_id = await self.check_topic()
         assert self._consumer is not None
         ends = await self._consumer.end_offsets([PARTITION])
-        await self.wait_for(ends[PARTITION])
+        await self.wait_for(ends[PARTITION], topic_id)
+        return topic_id
 
     async def refresh(self) -> None:
         """Read to the end, once for all who ask meanwhile."""
@@ -86,13 +118,20 @@ class Follower:
 
     async def close(self) -> None:
         """Stop reading."""
-        for task in (self._task, self._refreshing):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait((task,))
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.wait((self._refreshing,))
+        await self._stop()
+
+    async def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+            self._task = None
         if self._consumer is not None:
+            consumer, self._consumer = self._consumer, None
             with suppress(SemelError):
-                await self._consumer.close(1.0)
+                await consumer.close(1.0)
 
     async def _follow(self, consumer: aio.Consumer) -> None:
         while True:
@@ -125,9 +164,12 @@ class Follower:
 class SchemaLog:
     """Changes of the registry: decided on all there is, written in one transaction, and seen by reads that follow."""
 
-    def __init__(self, gateway: Gateway, replay: Callable[[Event], None]) -> None:
+    def __init__(self, gateway: Gateway, replay: Callable[[Event], None], clear: Callable[[], None]) -> None:
+        """replay: applies a record; clear: forgets all records, where the topic is another one."""
         self._gateway = gateway
-        self._follower = Follower(gateway.own, replay)
+        self._follower = Follower(gateway.own, replay, clear, self._topic_id)
+        self._written: TopicId | None = None
+        self._checked: TopicId | None = None
         self._lock = asyncio.Lock()
         self._start_lock = asyncio.Lock()
         self._started = asyncio.Event()
@@ -144,8 +186,6 @@ class SchemaLog:
         async with self._start_lock:
             if self._started.is_set():
                 return
-            await self._make_topic()
-            await self._follower.start()
             await self._follower.read_to_end()
             self._started.set()
 
@@ -206,9 +246,11 @@ class SchemaLog:
     async def _own(self, caller: Caller) -> None:
         """Be the one who writes: fence all others, and know all that they have written."""
         if self._producer is not None and caller == self._owner:
-            await self._follower.read_to_end()  # what it is to answer, another gateway may have changed
-            return
+            read = await self._follower.read_to_end()  # what it is to answer, another gateway may have changed
+            if read == self._written:
+                return
         await self._give_up()
+        await self._follower.check_topic()  # which makes it where it is missing: a producer would wait for it
         self._producer = self._gateway.clients(caller).producer(
             transactional_id=TRANSACTIONAL_ID,
             linger_ms=0,
@@ -219,16 +261,17 @@ class SchemaLog:
         )
         self._owner = caller
         await self._producer.init_transactions()
-        await self._follower.read_to_end()
+        self._written = await self._follower.read_to_end()
 
     async def _write(self, events: Sequence[Event]) -> None:
         assert self._producer is not None
+        assert self._written is not None
         last = -1
         async with self._producer.transaction() as transaction:
             deliveries = [await self._send(transaction, encode(event)) for event in events]
             for delivery in deliveries:
                 last = max(last, (await delivery).offset)
-        await self._follower.wait_for(last + 1)
+        await self._follower.wait_for(last + 1, self._written)
 
     async def _send(self, transaction: aio.Transaction, record: Encoded) -> Delivery:
         return await transaction.send(TOPIC, record.value, key=record.key, headers=record.headers, partition=0)
@@ -247,16 +290,31 @@ class SchemaLog:
             self._ends.add(task)
             task.add_done_callback(self._ends.discard)
 
-    async def _make_topic(self) -> None:
+    async def _topic_id(self) -> TopicId:
+        """Return the id of the topic, which is made where there is none."""
         admin = self._gateway.own.admin()
-        if any(topic.name == TOPIC for topic in await admin.topics()):
+        found = await self._found(admin)
+        if found is None:
+            try:
+                await admin.create_topic(TOPIC, partitions=1, configs={"cleanup.policy": "compact"})
+            except FatalError as error:
+                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                    raise
+            found = await self._found(admin)
+        if found is None:
+            raise RetriableError(f"{TOPIC} was made, and is not there yet", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if found != self._checked:
             await self._check_topic(admin)
-            return
+            self._checked = found
+        return found
+
+    async def _found(self, admin: aio.Admin) -> TopicId | None:
         try:
-            await admin.create_topic(TOPIC, partitions=1, configs={"cleanup.policy": "compact"})
+            return (await admin.topic(TOPIC)).topic_id
         except FatalError as error:
-            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
+            return None
 
     async def _check_topic(self, admin: aio.Admin) -> None:
         topic = await admin.topic(TOPIC)

@@ -5,6 +5,7 @@ Each path is there twice: as it is, and below /contexts/NAME, where subjects wit
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -33,6 +34,8 @@ from semel.web.registry.records import SchemaStored
 from semel.web.registry.registry import Registry
 from semel.web.registry.schemas import LANGUAGES, invalid
 from semel.web.registry.subjects import DEFAULT_CONTEXT, EVERYTHING, Subject, parse_subject
+
+_log = logging.getLogger("semel.http.registry")
 
 _Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -91,10 +94,8 @@ def _in_its_form(endpoint: _Endpoint, registry: Registry) -> _Endpoint:
         except Problem as problem:
             return problem_answer(problem)
         except SemelError as error:
-            failed = problem_of(error)
-            if failed.status >= 500:
-                failed.error_code = 50003 if failed.status == 503 else 50001
-            return problem_answer(failed)
+            _log.warning("%s %s failed: %s", request.method, request.url.path, error)
+            return problem_answer(errors.of_node(problem_of(error)))
         except InvalidSchemaError as error:
             return problem_answer(invalid(f"Invalid schema: {error}"))
 

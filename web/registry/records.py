@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from semel.web.registry.strict_json import is_deep, mended_loads
+
 AVRO: Final = "AVRO"
 IDENTITY_HEADER: Final = "semel.identity"
 """What a schema is recognized by, in hexadecimal: the original ignores headers."""
@@ -120,11 +122,16 @@ def encode(event: Event) -> Encoded:
 
 
 def decode(key: bytes, value: bytes | None, headers: Mapping[str, bytes | None]) -> Event | None:
-    """Return what a record says; None for what the registry has no use for. Raises `ValueError` for a damaged one."""
+    """Return what a record says; None for what the registry has no use for. Raises `ValueError` for a damaged one.
+
+    What no answer can show, such as numbers that are not finite, is taken out: other programs may have written it.
+    """
     try:
-        found = json.loads(key)
+        found = mended_loads(key)
         kind, subject = found["keytype"], found.get("subject") or ""
-        body = None if value is None else json.loads(value)
+        body = None if value is None else mended_loads(value)
+        if not isinstance(subject, str):
+            raise ValueError("its subject is no text")
         match kind:
             case "SCHEMA" if body is None:
                 return SchemaErased(subject, int(found["version"]))
@@ -135,6 +142,10 @@ def decode(key: bytes, value: bytes | None, headers: Mapping[str, bytes | None])
             case "DELETE_SUBJECT":
                 return None if body is None else SubjectDeleted(subject, int(body["version"]))
             case "CONFIG":
+                if body is not None and not isinstance(body, dict):
+                    raise ValueError("its settings are no object")
+                if is_deep(body):
+                    raise ValueError("its settings are nested too deeply")
                 return ConfigSet(subject, body)
             case "MODE":
                 return ModeSet(subject, "" if body is None else str(body["mode"]))
@@ -172,11 +183,15 @@ def _schema_of(body: Mapping[str, Any], identity: str) -> SchemaStored:
         str(body.get("schemaType") or AVRO),
         str(body["schema"]),
         references,
-        contract(body.get("metadata")),
-        contract(body.get("ruleSet")),
+        _shallow(body.get("metadata")),
+        _shallow(body.get("ruleSet")),
     )
     is_deleted = bool(body.get("deleted", False))
     return SchemaStored(str(body["subject"]), int(body["version"]), int(body["id"]), content, is_deleted, identity)
+
+
+def _shallow(value: object) -> str:
+    return "" if is_deep(value) else contract(value)
 
 
 def contract(value: object) -> str:

@@ -46,7 +46,7 @@ class Registry:
     def __init__(self, gateway: Gateway) -> None:
         self.state = RegistryState()
         self.schemas = Schemas(self.state)
-        self._log = SchemaLog(gateway, self.state.replay)
+        self._log = SchemaLog(gateway, self.state.replay, self.state.clear)
 
     async def ready(self) -> None:
         """Have everything read that was written before, the first time."""

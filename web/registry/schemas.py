@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Final
 from semel.web.problems import Problem
 from semel.web.registry.formats.avro import Avro
 from semel.web.registry.formats.base import (
+    DIFFERENCES_MAX,
     REFERENCES_MAX,
     TEXT_BYTES_MAX,
     Difference,
@@ -27,6 +29,8 @@ from semel.web.registry.formats.protobuf import Protobuf
 from semel.web.registry.records import Content, Reference, SchemaStored
 from semel.web.registry.state import RegistryState
 from semel.web.registry.subjects import parse_subject
+
+_log = logging.getLogger("semel.http.registry")
 
 LANGUAGES: Final[Mapping[str, Language]] = MappingProxyType(
     {"JSON": JsonSchema(), "PROTOBUF": Protobuf(), "AVRO": Avro()}
@@ -80,7 +84,9 @@ class Schemas:
         key = (content.schema_type, content.text, references)
         found = self._parsed.get(key)
         if found is None:
-            language = LANGUAGES[content.schema_type]
+            language = LANGUAGES.get(content.schema_type)
+            if language is None:
+                raise InvalidSchemaError(f"the registry does not know the type {content.schema_type!r}")
             async with self._threads:
                 found = await asyncio.to_thread(language.parse, content.text, references)
             self._keep(key, found)
@@ -167,7 +173,13 @@ class Schemas:
             raise invalid(f"Invalid schema: it can't be compared with version {old.version}: {error}") from None
         except RecursionError:
             raise invalid(f"Invalid schema: it is nested too deeply to compare it with version {old.version}") from None
-        return found
+        except (AttributeError, KeyError, TypeError, ValueError):
+            _log.warning("two schemas can't be compared", exc_info=True)
+            raise invalid(
+                f"Invalid schema: it can't be compared with version {old.version}, because a $ref of one of them leads "
+                "to something that is no schema"
+            ) from None
+        return found[:DIFFERENCES_MAX]
 
 
 def checked_content(content: Content) -> None:

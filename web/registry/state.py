@@ -27,6 +27,12 @@ class RegistryState:
     """All schemas, settings and modes, by the names of subjects as `str(Subject)` has them."""
 
     def __init__(self) -> None:
+        self.clear()
+
+    # --- Changes ------------------------------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Know nothing, as before the first record."""
         self._subjects: dict[str, dict[int, SchemaStored]] = {}
         self._users: dict[str, dict[int, set[tuple[str, int]]]] = {}
         self._by_identity: dict[tuple[str, str], set[int]] = {}
@@ -34,8 +40,6 @@ class RegistryState:
         self._configs: dict[str, Mapping[str, Any]] = {}
         self._modes: dict[str, str] = {}
         self._referencing: dict[tuple[str, int], set[tuple[str, int]]] = {}
-
-    # --- Changes ------------------------------------------------------------------------------------------------------
 
     def replay(self, event: Event) -> None:
         """Apply a record, in the order of the topic."""

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semel.web.registry.formats.avro import Avro
-from semel.web.registry.formats.base import InvalidSchemaError, Referenced
+from semel.web.registry.formats.avro_tree import AvroSchema
+from semel.web.registry.formats.base import DIFFERENCES_MAX, InvalidSchemaError, Referenced, TooComplexError
 
 AVRO = Avro()
 
@@ -153,3 +154,92 @@ def test_the_verdict_is_that_of_apache(reader: Any, writer: Any) -> None:
     one, other = parse(json.dumps(reader)), parse(json.dumps(writer))
     theirs = ReaderWriterCompatibilityChecker().get_compatibility(one, other).compatibility
     assert (kinds(reader, writer) == []) == (theirs is SchemaCompatibilityType.compatible)
+
+
+def ladder(levels: int, *more: Any) -> dict[str, Any]:
+    """Records that each have the next one twice; the last one has other fields."""
+    found = record(*more, name=f"A{levels}")
+    for level in reversed(range(levels)):
+        found = record(field("x", found), field("y", f"A{level + 1}"), name=f"A{level}")
+    return found
+
+
+def test_differences_that_are_in_many_places_are_told_up_to_a_bound() -> None:
+    found = kinds(ladder(23, field("new", "int")), ladder(23))
+    assert found == ["READER_FIELD_MISSING_DEFAULT_VALUE"] * DIFFERENCES_MAX
+
+
+def test_a_name_as_long_as_a_schema_is_not_told_in_full() -> None:
+    reader, writer = (AVRO.parse(json.dumps(enum("a" * 50_000 + last)), []) for last in ("b", "c"))
+    (found,) = AVRO.differences(reader, writer)
+    assert found.kind == "MISSING_ENUM_SYMBOLS"
+    assert len(found.what) < 3_000
+
+
+class Symbol(str):
+    """A symbol that counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Symbol.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = str.__hash__
+
+
+def test_symbols_of_enums_are_not_each_compared_with_each() -> None:
+    parsed = [AVRO.parse(json.dumps(enum("a")), []) for _ in range(2)]
+    for each in parsed:
+        assert isinstance(each.tree, AvroSchema)
+        each.tree.symbols = tuple(Symbol(f"s{number}") for number in range(500))
+    Symbol.compared = 0
+    assert AVRO.differences(*parsed) == []
+    assert Symbol.compared <= 1_000
+
+
+def test_unions_of_the_same_types_again_and_again_are_too_complex() -> None:
+    names = [f"R{number}" for number in range(100)]
+    first = [record(name=name) for name in names]
+    fields = [field("f0", first), *(field(f"f{number}", names) for number in range(1, 50))]
+    with pytest.raises(TooComplexError):
+        kinds(record(*fields, name="Top"), record(*fields, name="Top"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("null", "the schema is null: it must be the name of a type, an object or a list"),
+        ("{}", "the schema has no type"),
+        ("5", "the schema is 5: it must be the name of a type, an object or a list"),
+        ('"nothing"', "no type has the name 'nothing'"),
+        ('{"type": "array"}', "the array has no items"),
+        (
+            '{"type": "fixed", "name": "F", "size": -1}',
+            "the size of the fixed 'F' is -1: it must be a whole number from 0",
+        ),
+        (
+            '{"type": "fixed", "name": "F", "size": true}',
+            "the size of the fixed 'F' is true: it must be a whole number from 0",
+        ),
+        (
+            '{"type": "fixed", "name": "F", "size": "4"}',
+            "the size of the fixed 'F' is text: it must be a whole number from 0",
+        ),
+        ('{"type": "fixed", "name": "F"}', "the fixed 'F' has no size"),
+        ('{"type": "record", "name": "R", "fields": {}}', "fields of the record 'R' is an object: it must be a list"),
+        (
+            '{"type": "record", "name": "R", "fields": [null]}',
+            "field 0 of the record 'R' is null: it must be an object",
+        ),
+        ('{"type": "record", "fields": []}', "the record has no name"),
+        ('{"type": "enum", "name": "E", "symbols": "ab"}', "symbols of the enum 'E' is text: it must be a list"),
+        ('["int", ["null", "string"]]', "branch 1 of the schema is a union directly in a union"),
+        ('["int", {"type": ["null"]}]', "the type of branch 1 of the schema is a union directly in a union"),
+    ],
+)
+def test_what_is_wrong_is_said_in_sentences(text: str, message: str) -> None:
+    with pytest.raises(InvalidSchemaError) as caught:
+        AVRO.parse(text, [])
+    assert str(caught.value) == message

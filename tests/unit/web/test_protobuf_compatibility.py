@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import base64
 
-from semel.web.registry.formats.base import InvalidSchemaError, Referenced
+import pytest
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+
+from semel.web.registry.formats import protobuf
+from semel.web.registry.formats.base import DIFFERENCES_MAX, InvalidSchemaError, Referenced
 from semel.web.registry.formats.protobuf import Protobuf, ProtobufParsed
 
 PROTOBUF = Protobuf()
@@ -92,3 +96,32 @@ def test_the_message_says_where_and_not_in_which_file() -> None:
     with pytest.raises(InvalidSchemaError, match=r"^line 1:21: ") as caught:
         parse('syntax = "proto3";  nonsense')
     assert "/" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "/no/such/file", "../../etc/passwd"])
+def test_a_descriptor_does_not_tell_which_files_there_are(name: str) -> None:
+    described = FileDescriptorProto(name="m.proto", syntax="proto3", dependency=[name])
+    with pytest.raises(InvalidSchemaError, match="no path"):
+        parse(base64.b64encode(described.SerializeToString()).decode())
+
+
+def test_fields_are_not_looked_through_for_each_oneof(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 100
+    looked: list[FieldDescriptorProto] = []
+    is_in = protobuf._in_oneof
+
+    def counted(field: FieldDescriptorProto) -> bool:
+        looked.append(field)
+        return is_in(field)
+
+    parsed = parse(
+        PROTO3 + "message M {" + "".join(f"oneof o{n} {{ int32 a{n} = {n}; }}" for n in range(1, count)) + "}"
+    )
+    monkeypatch.setattr(protobuf, "_in_oneof", counted)
+    assert PROTOBUF.differences(parsed, parsed) == []
+    assert len(looked) <= 3 * count
+
+
+def test_differences_are_told_up_to_a_bound() -> None:
+    many = parse(PROTO3 + "".join(f"message M{number} {{ }}" for number in range(DIFFERENCES_MAX + 50)))
+    assert len(PROTOBUF.differences(parse(PROTO3 + "message N { }"), many)) == DIFFERENCES_MAX

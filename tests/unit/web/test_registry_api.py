@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from http_gateway import Answered, HttpGateway
 
+import semel
+from semel.protocol.errors import ErrorCode, FatalError, RetriableError, SemelError, UsageError
 from semel.testing import Broker
+from semel.web.registry.log import SchemaLog
 
 INT, STRING = '"int"', '"string"'
 _names = itertools.count()
@@ -113,6 +116,20 @@ def test_what_does_not_exist(gateway: HttpGateway, subject: str) -> None:
         {"schema": INT, "references": [{"name": "a"}]},
         {"schema": INT, "references": [{"name": "a", "subject": "nowhere", "version": 1}]},
         {"schema": '"\ud800"'},
+        {"schema": '"\\ud800"'},
+        {"schema": "null"},
+        {"schema": "{}"},
+        {"schema": '{"type": "int", "limit": 1e999}'},
+        {"schema": '{"type": "int", "limit": NaN}'},
+        {"schema": '{"default": 1e999}', "schemaType": "JSON"},
+        {"schema": '{"default": -Infinity}', "schemaType": "JSON"},
+        {"schema": '{"title": "\\ud800"}', "schemaType": "JSON"},
+        {"schema": '{"$schema": 5}', "schemaType": "JSON"},
+        {"schema": '{"$schema": []}', "schemaType": "JSON"},
+        {"schema": INT, "metadata": {"properties": {"a": float("inf")}}},
+        {"schema": INT, "metadata": {"properties": {"a": float("nan")}}},
+        {"schema": INT, "metadata": {"properties": {"\ud800": "a"}}},
+        {"schema": INT, "ruleSet": {"a": json.loads("[" * 300 + "]" * 300)}},
         {"schema": '{"type": 5}', "schemaType": "JSON"},
         {"schema": "nonsense", "schemaType": "PROTOBUF"},
         {"schema": INT, "id": "x"},
@@ -334,3 +351,66 @@ def test_the_topic_is_one_partition_and_compacted(gateway: HttpGateway, broker: 
     with semel.Admin(broker.bootstrap) as admin:
         assert len(admin.topic("_schemas").partitions) == 1
         assert [entry.value for entry in admin.topic_configs("_schemas", ["cleanup.policy"])] == ["compact"]
+
+
+def test_a_number_that_is_too_large_is_stored_nowhere(gateway: HttpGateway, subject: str) -> None:
+    body = b'{"schema": "\\"int\\"", "metadata": {"properties": {"a": 1e999}}}'
+    assert failed(gateway.ask("POST", f"/subjects/{subject}/versions", body)) == (422, 42201)
+    assert gateway.ask("GET", "/schemas").status == 200
+
+
+def test_records_of_others_do_not_break_lists(subject: str) -> None:
+    """What other programs have written into the topic, or a gateway before it refused this."""
+    deep = "[" * 900 + "]" * 900
+    records = [
+        ("SCHEMA", '"schema":"\\"int\\"","metadata":{"a":1e999,"b":NaN}'),
+        (
+            "SCHEMA",
+            '"schema":"\\"int\\"","metadata":{"a":"\\ud800"},'
+            '"references":[{"name":"\\ud800","subject":"","version":1}]',
+        ),
+        ("SCHEMA", f'"schema":"{{}}","schemaType":"XML","ruleSet":{{"a":{deep}}}'),
+        ("CONFIG", '"compatibilityLevel":1e999'),
+    ]
+    with Broker() as own, HttpGateway(own.bootstrap) as first, semel.Producer(own.bootstrap) as producer:
+        assert first.ask("GET", "/subjects").body == []
+        for number, (keytype, rest) in enumerate(records, 1):
+            key = f'{{"keytype":"{keytype}","subject":"{subject}","version":{number},"magic":1}}'
+            value = f'{{"subject":"{subject}","version":{number},"id":{number},"deleted":false,{rest}}}'
+            producer.send("_schemas", value.encode(), key=key.encode()).result()
+        with HttpGateway(own.bootstrap) as gateway:
+            assert [each["version"] for each in gateway.ask("GET", "/schemas").body] == [1, 2, 3]
+            assert gateway.ask("GET", f"/subjects/{subject}/versions/1").body["metadata"] == {"a": None, "b": None}
+            assert gateway.ask("GET", f"/config/{subject}").status == 200
+            assert failed(register(gateway, subject, INT)) == (409, 409)  # it is not of the type XML
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (FatalError("this producer has failed; close it and make a new one (broken)"), (500, 50001)),
+        (FatalError("this producer has failed; close it (no)", ErrorCode.TOPIC_AUTHORIZATION_FAILED), (403, 403)),
+        (FatalError("this producer has failed; close it (large)", ErrorCode.MESSAGE_TOO_LARGE), (413, 413)),
+        (RetriableError("this producer waits", ErrorCode.REQUEST_TIMED_OUT), (503, 50003)),
+        (UsageError("this producer is closed; make a new one"), (500, 50001)),
+    ],
+)
+def test_a_failure_is_told_to_whoever_has_http_alone(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, error: SemelError, expected: tuple[int, int]
+) -> None:
+    async def failing(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(SchemaLog, "change", failing)
+    with HttpGateway(broker.bootstrap) as gateway:
+        answered = register(gateway, "fails", INT)
+    assert failed(answered) == expected
+    assert "producer" not in answered.body["message"]
+
+
+def test_messages_are_bounded_in_both_directions_together(gateway: HttpGateway, subject: str) -> None:
+    gateway.ask("PUT", f"/config/{subject}", {"compatibility": "FULL"})
+    register(gateway, subject, record(*(f"a{number}" for number in range(80))))
+    new = {"schema": record(*(f"b{number}" for number in range(80)))}
+    answered = gateway.ask("POST", f"/compatibility/subjects/{subject}/versions", new, verbose="true")
+    assert len(answered.body["messages"]) == 100 + len(["the version", "the level"])

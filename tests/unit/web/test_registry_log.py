@@ -19,7 +19,7 @@ class Writer:
     def __init__(self, broker: Broker, subject: str) -> None:
         self.state = RegistryState()
         self.gateway = Gateway(broker.bootstrap)
-        self.log = SchemaLog(self.gateway, self.state.replay)
+        self.log = SchemaLog(self.gateway, self.state.replay, self.state.clear)
         self.decisions = 0
         self._subject = subject
 
@@ -110,6 +110,51 @@ def test_what_was_written_is_applied_when_the_change_returns() -> None:
                 assert writer.state.highest_id(".") == number
         finally:
             await writer.gateway.close()
+
+    with Broker() as broker:
+        asyncio.run(run(broker))
+
+
+def test_a_topic_that_is_made_again_is_read_from_its_start() -> None:
+    """Gateways that have read the old one, which had more records, agree on what is in the new one."""
+
+    async def run(broker: Broker) -> None:
+        one, other, late = Writer(broker, "one"), Writer(broker, "other"), Writer(broker, "late")
+        try:
+            for _ in range(3):
+                await one.register()
+            await other.register()
+            assert ids(broker) == [1, 2, 3, 4]
+            await asyncio.to_thread(broker.delete_topic, "_schemas")
+            await asyncio.wait_for(one.register(), 10)  # it makes the topic, and does not wait for somebody to do so
+            assert (one.state.subjects(), ids(broker)) == (["one"], [1])
+            await other.register()
+            assert (other.state.subjects(), ids(broker)) == (["one", "other"], [1, 2])
+            await one.log.refresh()
+            await late.log.ready()
+            assert [each.state.subjects() for each in (one, late)] == [["one", "other"]] * 2
+            assert [each.state.highest_id(".") for each in (one, other, late)] == [2, 2, 2]
+        finally:
+            for each in (one, other, late):
+                await each.gateway.close()
+
+    with Broker() as broker:
+        asyncio.run(run(broker))
+
+
+def test_a_refresh_forgets_a_topic_that_was_deleted() -> None:
+    async def run(broker: Broker) -> None:
+        one, other = Writer(broker, "one"), Writer(broker, "other")
+        try:
+            await one.register()
+            await other.log.ready()
+            assert other.state.subjects() == ["one"]
+            await asyncio.to_thread(broker.delete_topic, "_schemas")
+            await other.log.refresh()
+            assert other.state.subjects() == []
+        finally:
+            await one.gateway.close()
+            await other.gateway.close()
 
     with Broker() as broker:
         asyncio.run(run(broker))

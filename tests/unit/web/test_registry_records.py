@@ -140,3 +140,17 @@ def test_who_references_a_version() -> None:
     assert [each.subject for each in state.referencing("s", 1)] == ["u"]
     state.replay(SubjectDeleted("u", 1))
     assert state.referencing("s", 1) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ('{"keytype":"CONFIG","subject":["s"]}', "{}"),
+        ('{"keytype":"CONFIG","subject":"s"}', "[]"),
+        ('{"keytype":"CONFIG","subject":"s"}', f'{{"a":{"[" * 300}{"]" * 300}}}'),
+        ('{"keytype":"SCHEMA","subject":"s","version":1}', '{"subject":"s","version":1e999,"id":1,"schema":""}'),
+    ],
+)
+def test_what_would_break_the_state_is_damaged(key: str, value: str) -> None:
+    with pytest.raises(ValueError, match=r"no text|no object|nested|Error"):
+        decode(key.encode(), value.encode(), {})

@@ -5,16 +5,26 @@ Apache's Python package judges the same, but says which field is why in sets wit
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import fastavro
-from fastavro.schema import SchemaParseException
+from fastavro.schema import SchemaParseException, UnknownType
 
+from semel.web.registry.formats.avro_check import check_shape
 from semel.web.registry.formats.avro_tree import AvroField, AvroSchema, TreeBuilder, canonical
-from semel.web.registry.formats.base import Difference, InvalidSchemaError, Parsed, Referenced, Steps, TextParsed
+from semel.web.registry.formats.base import (
+    DIFFERENCES_MAX,
+    Difference,
+    InvalidSchemaError,
+    Parsed,
+    Referenced,
+    Steps,
+    TextParsed,
+)
+from semel.web.registry.strict_json import UnfitJsonError, strict_loads
 
 _PROMOTED: Final = {
     "long": frozenset({"int"}),
@@ -24,6 +34,7 @@ _PROMOTED: Final = {
     "string": frozenset({"bytes"}),
 }
 """What a reader's primitive takes beside itself."""
+_PARTS_IN_A_STEP: Final = 100
 
 
 @dataclass(frozen=True)
@@ -45,15 +56,21 @@ class Avro:
         try:
             for reference in references:
                 data = _json(reference.text)
+                check_shape(data, f"the reference {reference.name!r}")
                 fastavro.parse_schema(data, named)
                 builder.build(data)
             data = _json(text)
+            check_shape(data)
             fastavro.parse_schema(data, named)
             return AvroParsed(canonical(data, sort=False), canonical(data, sort=True), builder.build(data))
         except SchemaParseException as error:
             raise InvalidSchemaError(str(error)) from None
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InvalidSchemaError(f"{type(error).__name__}: {error}") from None
+        except UnknownType as error:
+            raise InvalidSchemaError(f"no type has the name {error.name!r}") from None
+        except ValueError as error:
+            raise InvalidSchemaError(str(error)) from None
+        except (KeyError, TypeError, AttributeError):
+            raise InvalidSchemaError("a part of it is not what Avro's specification asks for") from None
         except RecursionError:
             raise InvalidSchemaError("it is nested too deeply") from None
 
@@ -70,17 +87,19 @@ class _Resolution:
         self._known: dict[tuple[int, int], list[Difference]] = {}
 
     def differences(self, reader: AvroSchema, writer: AvroSchema, path: str) -> list[Difference]:
+        """Return `DIFFERENCES_MAX` at most: a type that is in many places is told of in each of them."""
+        self._steps.take()
         pair = (id(reader), id(writer))
         if pair not in self._known:
-            self._steps.take()
             self._known[pair] = []  # where a type is in itself, it is as good as the rest of it
-            self._known[pair] = self._found(reader, writer, path)
+            self._known[pair] = self._found(reader, writer, path)[:DIFFERENCES_MAX]
         return self._known[pair]
 
     def _found(self, reader: AvroSchema, writer: AvroSchema, path: str) -> list[Difference]:
         if writer.kind == "union":
             if reader.kind != "union":
-                return [found for branch in writer.branches for found in self.differences(reader, branch, path)]
+                every = (found for branch in writer.branches for found in self.differences(reader, branch, path))
+                return list(islice(every, DIFFERENCES_MAX))
             return [
                 Difference(
                     "MISSING_UNION_BRANCH",
@@ -101,6 +120,7 @@ class _Resolution:
 
     def _same_kind(self, reader: AvroSchema, writer: AvroSchema, path: str) -> list[Difference]:
         found = []
+        self._steps.take(_parts(reader, writer) // _PARTS_IN_A_STEP)
         if reader.name and not _same_name(reader, writer):
             what = f"the name of the type at {path!r} is {reader.name} for the reader and {writer.name} for the writer"
             found.append(Difference("NAME_MISMATCH", f"{_under(path)}name", what))
@@ -111,7 +131,8 @@ class _Resolution:
             what = f"the size at {path!r} is {reader.size} for the reader and {writer.size} for the writer"
             found.append(Difference("FIXED_SIZE_MISMATCH", f"{_under(path)}size", what))
         elif reader.kind == "enum":
-            missing = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
+            known = frozenset(reader.symbols)
+            missing = [symbol for symbol in writer.symbols if symbol not in known]
             if missing and reader.default is None:
                 what = f"the reader's enum at {path!r} lacks {', '.join(missing)} and has no default"
                 found.append(Difference("MISSING_ENUM_SYMBOLS", f"{_under(path)}symbols", what))
@@ -121,8 +142,10 @@ class _Resolution:
 
     def _fields(self, reader: AvroSchema, writer: AvroSchema, path: str) -> list[Difference]:
         written = {each.name: each for each in writer.fields}
-        found = []
+        found: list[Difference] = []
         for index, each in enumerate(reader.fields):
+            if len(found) >= DIFFERENCES_MAX:
+                break
             place = f"{_under(path)}fields/{index}"
             other = _written(each, written)
             if other is not None:
@@ -138,6 +161,14 @@ class _Resolution:
             return []
         what = f"no branch of the reader's union at {path!r} takes the writer's {_shown(writer)}"
         return [Difference("MISSING_UNION_BRANCH", path, what)]
+
+
+def _parts(*schemas: AvroSchema) -> int:
+    """Return how much there is to look at, without what is in its fields."""
+    return sum(
+        len(schema.aliases) + len(schema.symbols) + sum(1 + len(field.aliases) for field in schema.fields)
+        for schema in schemas
+    )
 
 
 def _written(field: AvroField, written: dict[str, AvroField]) -> AvroField | None:
@@ -158,7 +189,9 @@ def _under(path: str) -> str:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
+        return strict_loads(text)
+    except UnfitJsonError as error:
+        raise InvalidSchemaError(str(error)) from None
     except ValueError as error:
         if text.strip().isidentifier():
             return text.strip()  # a primitive without quotation marks, which Avro's parsers take

@@ -12,6 +12,9 @@ REFERENCES_MAX: Final = 200
 """How many other schemas one may need, those of its references among them."""
 STEPS_MAX: Final = 20_000
 """How many pairs of parts are compared at most; two schemas that need more are refused."""
+DIFFERENCES_MAX: Final = 100
+"""How many differences are told at most, of all that there are between two schemas."""
+_SAID_CHARACTERS_MAX: Final = 2_000
 
 
 class InvalidSchemaError(Exception):
@@ -41,6 +44,12 @@ class Difference:
     kind: str
     path: str
     what: str
+
+    def __post_init__(self) -> None:
+        """Names in schemas may be as long as a schema: what is told of them is not."""
+        for name in ("path", "what"):
+            if len(getattr(self, name)) > _SAID_CHARACTERS_MAX:
+                object.__setattr__(self, name, f"{getattr(self, name)[:_SAID_CHARACTERS_MAX]}...")
 
 
 class Parsed(Protocol):
@@ -87,7 +96,10 @@ class Language(Protocol):
         """Return the schema in `text`. Raises `InvalidSchemaError`."""
 
     def differences(self, reader: Parsed, writer: Parsed) -> list[Difference]:
-        """Return why data of `writer` can't be read with `reader`; empty where it can. Raises `TooComplexError`."""
+        """Return why data of `writer` can't be read with `reader`; empty where it can. `DIFFERENCES_MAX` at most.
+
+        Raises `TooComplexError`.
+        """
 
 
 class Steps:
@@ -96,8 +108,8 @@ class Steps:
     def __init__(self) -> None:
         self._left = STEPS_MAX
 
-    def take(self) -> None:
-        """Raises `TooComplexError`."""
-        self._left -= 1
+    def take(self, count: int = 1) -> None:
+        """Count steps, 0 or more. Raises `TooComplexError`."""
+        self._left -= count
         if self._left < 0:
             raise TooComplexError(f"the schemas can't be compared in {STEPS_MAX} steps: make them simpler")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Final
 
-from semel.web.registry.formats.base import Difference, Steps
+from semel.web.registry.formats.base import DIFFERENCES_MAX, Difference, Steps
 from semel.web.registry.formats.json_references import Documents
 
 _TYPES: Final = frozenset({"null", "boolean", "object", "array", "string", "integer", "number"})
@@ -43,6 +43,8 @@ _EXACT: Final = {
     "else": ("", "CONDITION"),
 }
 """What only ever narrows: it may go, and neither be added nor changed."""
+_PARTS_IN_A_STEP: Final = 100
+_CHARACTERS_IN_A_STEP: Final = 1_000
 _SUMS: Final = ("anyOf", "oneOf")
 _COMBINING: Final = frozenset({*_SUMS, "allOf"})
 
@@ -56,30 +58,41 @@ class Comparison:
         self._steps = Steps()
         self._under_way: set[tuple[int, int]] = set()
         self._kept: list[Any] = []
+        self._nothing: dict[int, bool] = {}
+        self._listed: dict[int, frozenset[str]] = {}
+        self._equal: dict[tuple[int, int], bool] = {}
 
     def differences(self, old: Any, new: Any, path: str) -> list[Difference]:
-        """Return why something valid by `old` may not be valid by `new`. Raises `InvalidSchemaError`."""
+        """Return why something valid by `old` may not be valid by `new`, `DIFFERENCES_MAX` reasons at most.
+
+        Raises `InvalidSchemaError`.
+        """
         self._steps.take()
         pair = (id(old), id(new))
         if pair in self._under_way:
             return []  # where a schema is in itself, it is as good as the rest of it
         self._under_way.add(pair)
         try:
-            return self._resolved(self._old.resolved(old), self._new.resolved(new), path)
+            return self._resolved(self._old.resolved(old), self._new.resolved(new), path)[:DIFFERENCES_MAX]
         finally:
             self._under_way.discard(pair)
 
     def _resolved(self, old: Any, new: Any, path: str) -> list[Difference]:
-        if new is True or new == {} or _allows_nothing(old):
+        # What `resolved` makes is kept, so that no other one gets the same id meanwhile.
+        self._kept += [old, new]
+        self._steps.take((_parts(old) + _parts(new)) // _PARTS_IN_A_STEP)
+        if new is True or new == {} or self._allows_nothing(old):
             return []
         if new is False:
             return [Difference("TYPE_NARROWED", path, f"nothing is valid at {path!r} any more")]
         if old is True:
             old = {}
         if not isinstance(old, dict) or not isinstance(new, dict):  # what drafts before 6 may have
-            return [] if old == new else [Difference("SCHEMA_CHANGED", path, f"what is at {path!r} has changed")]
-        # What `resolved` makes is kept, so that no other one gets the same id meanwhile.
-        self._kept += [old, new]
+            return (
+                []
+                if self._is_equal(old, new)
+                else [Difference("SCHEMA_CHANGED", path, f"what is at {path!r} has changed")]
+            )
         if any(self._satisfies(branch, new, path) for branch in old.get("allOf", ())):
             return []
         sums = [old[sum_] for sum_ in _SUMS if old.get(sum_)]
@@ -136,8 +149,8 @@ class Comparison:
         if lost:
             kind = "TYPE_NARROWED" if before & after or lost == {"number"} else "TYPE_CHANGED"
             return [Difference(kind, path, f"{' and '.join(sorted(lost))} is not valid at {path!r} any more")]
-        found = _values(old, new, path)
-        found += _bounds(old, new, before, path)
+        found = self._values(old, new, path)
+        found += self._bounds(old, new, before, path)
         if "not" in new and ("not" not in old or self.differences(new["not"], old["not"], f"{path}not/")):
             found.append(Difference("NOT_TYPE_EXTENDED", f"{path}not", f"`not` at {path!r} excludes more"))
         if "object" in before:
@@ -147,14 +160,14 @@ class Comparison:
         return found
 
     def _object(self, old: dict[str, Any], new: dict[str, Any], path: str) -> list[Difference]:
-        found = _required(old, new, path)
+        found = self._required(old, new, path)
         before, after = old.get("properties", {}), new.get("properties", {})
         for name in after:
             place = f"{path}properties/{name}"
             if name in before:
                 found += self.differences(before[name], after[name], f"{place}/")
                 continue
-            rest = _rest(old, name)
+            rest = self._rest(old, name)
             if rest is False:
                 continue  # nobody can have written it
             if rest is True and after[name] not in (True, {}):
@@ -166,7 +179,7 @@ class Comparison:
         for name in before:
             if name in after or before[name] is False:
                 continue
-            rest = _rest(new, name)
+            rest = self._rest(new, name)
             place = f"{path}properties/{name}"
             if rest is False:
                 what = f"{name!r} was removed from a closed content model at {path!r}, and may have been written"
@@ -207,6 +220,7 @@ class Comparison:
             for name, needed in new.get(keyword, {}).items():
                 place = f"{path}{keyword}/{name}"
                 if isinstance(needed, list):
+                    self._steps.take((len(needed) + _parts(before)) // _PARTS_IN_A_STEP)
                     more = set(needed) - set(before.get(name, ()) if isinstance(before.get(name, ()), list) else ())
                     if more:
                         what = f"{name!r} at {path!r} needs {', '.join(sorted(more))}, too"
@@ -242,13 +256,126 @@ class Comparison:
                 found += self.differences(rest_before, rest_after, f"{path}items/")
         return found
 
+    def _allows_nothing(self, schema: Any) -> bool:
+        if not isinstance(schema, dict):
+            return schema is False
+        found = self._nothing.get(id(schema))
+        if found is None:
+            self._steps.take()
+            found = any(map(self._allows_nothing, schema.get("allOf", ()))) or any(
+                schema.get(sum_) and all(map(self._allows_nothing, schema[sum_])) for sum_ in _SUMS
+            )
+            self._nothing[id(schema)] = found
+        return found
 
-def _allows_nothing(schema: Any) -> bool:
+    def _is_equal(self, old: Any, new: Any) -> bool:
+        """Compare parts that may be large, each pair once."""
+        self._kept += [old, new]
+        pair = (id(old), id(new))
+        if pair not in self._equal:
+            self._equal[pair] = bool(old == new)
+        return self._equal[pair]
+
+    def _values(self, old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[Difference]:
+        """Compare `enum` and `const`: which values there can be at all."""
+        after = self._values_of(new)
+        if after is None:
+            return []
+        before = self._values_of(old)
+        if before is None:
+            return [
+                Difference("ENUM_ARRAY_ADDED", f"{path}enum", f"what was any value at {path!r} is one of a list now")
+            ]
+        lost = before - after
+        if not lost:
+            return []
+        kind = "ENUM_ARRAY_NARROWED" if after < before else "ENUM_ARRAY_CHANGED"
+        return [Difference(kind, f"{path}enum", f"{', '.join(sorted(lost))} is not valid at {path!r} any more")]
+
+    def _values_of(self, schema: Mapping[str, Any]) -> frozenset[str] | None:
+        if "const" not in schema and "enum" not in schema:
+            return None
+        given = schema["const"] if "const" in schema else schema["enum"]
+        values = [given] if "const" in schema else given
+        place = id(given)
+        if place not in self._listed:
+            self._kept.append(given)
+            self._listed[place] = frozenset(json.dumps(value, sort_keys=True) for value in values)
+        return self._listed[place]
+
+    def _bounds(
+        self, old: Mapping[str, Any], new: Mapping[str, Any], before: frozenset[str], path: str
+    ) -> list[Difference]:
+        found = []
+        tables: tuple[tuple[Mapping[str, tuple[str, str]], Callable[[Any, Any], bool], str], ...] = (
+            (_UPPER, lambda was, now: now < was, "DECREASED"),
+            (_LOWER, lambda was, now: now > was, "INCREASED"),
+            (_EXACT, lambda was, now: not self._is_equal(was, now), "CHANGED"),
+        )
+        for table, is_narrower, how in tables:
+            for keyword, (kind, name) in table.items():
+                if isinstance(new.get(keyword), bool) and keyword.startswith("exclusive"):
+                    # In draft 4 it says whether the bound beside it is one of the values.
+                    if new[keyword] and old.get(keyword) is not True:
+                        found.append(
+                            Difference(f"{name}_ADDED", f"{path}{keyword}", f"{keyword} was added at {path!r}")
+                        )
+                    continue
+                if keyword not in new or (
+                    kind and kind not in before and not (kind == "number" and "integer" in before)
+                ):
+                    continue
+                if keyword not in old or (isinstance(old[keyword], bool) and table is not _EXACT):
+                    what = f"{keyword} was added at {path!r}"
+                    found.append(Difference(f"{name}_ADDED", f"{path}{keyword}", what))
+                elif is_narrower(old[keyword], new[keyword]):
+                    what = f"{keyword} at {path!r} was {json.dumps(old[keyword])} and is {json.dumps(new[keyword])}"
+                    found.append(Difference(f"{name}_{how}", f"{path}{keyword}", what))
+        if "multipleOf" in new and before & {"number", "integer"}:
+            was, now = old.get("multipleOf"), new["multipleOf"]
+            if was is None or not _is_multiple(was, now):
+                kind = "MULTIPLE_OF_ADDED" if was is None else "MULTIPLE_OF_CHANGED"
+                found.append(
+                    Difference(kind, f"{path}multipleOf", f"numbers at {path!r} must be multiples of {now} now")
+                )
+        return found
+
+    def _required(self, old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[Difference]:
+        before = frozenset(_names(old))
+        properties = new.get("properties", {})
+        found = []
+        for name in _names(new):
+            schema = properties.get(name, {})
+            if name in before or (isinstance(schema, dict) and "default" in schema):
+                continue
+            self._steps.take()
+            is_new = name not in old.get("properties", {}) and name in properties
+            kind = "REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL" if is_new else "REQUIRED_ATTRIBUTE_ADDED"
+            found.append(Difference(kind, f"{path}required/{name}", f"{name!r} at {path!r} is required now"))
+        return found
+
+    def _rest(self, schema: Mapping[str, Any], name: str) -> Any:
+        """Return the schema of a property that is not named: True where it may be anything, False where it may not."""
+        self._steps.take()
+        for pattern, each in schema.get("patternProperties", {}).items():
+            self._steps.take(1 + (len(pattern) + len(name)) // _CHARACTERS_IN_A_STEP)
+            if _matches(pattern, name):
+                return each
+        rest = schema.get("additionalProperties", True)
+        return True if rest == {} else rest
+
+
+def _parts(schema: Any) -> int:
+    """Return how much there is to look at in a schema, without what is in its parts."""
     if not isinstance(schema, dict):
-        return schema is False
-    return any(map(_allows_nothing, schema.get("allOf", ()))) or any(
-        schema.get(sum_) and all(map(_allows_nothing, schema[sum_])) for sum_ in _SUMS
-    )
+        return 0
+    return len(schema) + sum(len(each) for each in schema.values() if isinstance(each, dict | list))
+
+
+def _names(schema: Mapping[str, Any]) -> list[str]:
+    """Return what is required. In draft 3 that is no list."""
+    given = schema.get("required")
+    return [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
 
 
 def _types(schema: Mapping[str, Any]) -> frozenset[str]:
@@ -271,88 +398,11 @@ def _type_of(value: Any) -> str:
     return "number"
 
 
-def _values(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[Difference]:
-    """Compare `enum` and `const`: which values there can be at all."""
-    after = _listed(new)
-    if after is None:
-        return []
-    before = _listed(old)
-    if before is None:
-        return [Difference("ENUM_ARRAY_ADDED", f"{path}enum", f"what was any value at {path!r} is one of a list now")]
-    lost = before - after
-    if not lost:
-        return []
-    kind = "ENUM_ARRAY_NARROWED" if after < before else "ENUM_ARRAY_CHANGED"
-    return [Difference(kind, f"{path}enum", f"{', '.join(sorted(lost))} is not valid at {path!r} any more")]
-
-
-def _listed(schema: Mapping[str, Any]) -> set[str] | None:
-    if "const" in schema:
-        return {json.dumps(schema["const"], sort_keys=True)}
-    if "enum" in schema:
-        return {json.dumps(value, sort_keys=True) for value in schema["enum"]}
-    return None
-
-
-def _bounds(old: Mapping[str, Any], new: Mapping[str, Any], before: frozenset[str], path: str) -> list[Difference]:
-    found = []
-    tables: tuple[tuple[Mapping[str, tuple[str, str]], Callable[[Any, Any], bool], str], ...] = (
-        (_UPPER, lambda was, now: now < was, "DECREASED"),
-        (_LOWER, lambda was, now: now > was, "INCREASED"),
-        (_EXACT, lambda was, now: bool(now != was), "CHANGED"),
-    )
-    for table, is_narrower, how in tables:
-        for keyword, (kind, name) in table.items():
-            if isinstance(new.get(keyword), bool) and keyword.startswith("exclusive"):
-                # In draft 4 it says whether the bound beside it is one of the values.
-                if new[keyword] and old.get(keyword) is not True:
-                    found.append(Difference(f"{name}_ADDED", f"{path}{keyword}", f"{keyword} was added at {path!r}"))
-                continue
-            if keyword not in new or (kind and kind not in before and not (kind == "number" and "integer" in before)):
-                continue
-            if keyword not in old or (isinstance(old[keyword], bool) and table is not _EXACT):
-                what = f"{keyword} was added at {path!r}"
-                found.append(Difference(f"{name}_ADDED", f"{path}{keyword}", what))
-            elif is_narrower(old[keyword], new[keyword]):
-                what = f"{keyword} at {path!r} was {json.dumps(old[keyword])} and is {json.dumps(new[keyword])}"
-                found.append(Difference(f"{name}_{how}", f"{path}{keyword}", what))
-    if "multipleOf" in new and before & {"number", "integer"}:
-        was, now = old.get("multipleOf"), new["multipleOf"]
-        if was is None or not _is_multiple(was, now):
-            kind = "MULTIPLE_OF_ADDED" if was is None else "MULTIPLE_OF_CHANGED"
-            found.append(Difference(kind, f"{path}multipleOf", f"numbers at {path!r} must be multiples of {now} now"))
-    return found
-
-
 def _is_multiple(number: Any, of: Any) -> bool:
     try:
         return not Fraction(str(number)) % Fraction(str(of))
     except (ValueError, ZeroDivisionError):  # JSON in Python may have infinite numbers
         return bool(number == of)
-
-
-def _required(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[Difference]:
-    before = old["required"] if isinstance(old.get("required"), list) else ()
-    after = new["required"] if isinstance(new.get("required"), list) else ()
-    properties = new.get("properties", {})
-    found = []
-    for name in after:
-        schema = properties.get(name, {})
-        if name in before or (isinstance(schema, dict) and "default" in schema):
-            continue
-        is_new = name not in old.get("properties", {}) and name in properties
-        kind = "REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL" if is_new else "REQUIRED_ATTRIBUTE_ADDED"
-        found.append(Difference(kind, f"{path}required/{name}", f"{name!r} at {path!r} is required now"))
-    return found
-
-
-def _rest(schema: Mapping[str, Any], name: str) -> Any:
-    """Return the schema of a property that is not named: True where it may be anything, False where it may not be."""
-    for pattern, each in schema.get("patternProperties", {}).items():
-        if _matches(pattern, name):
-            return each
-    rest = schema.get("additionalProperties", True)
-    return True if rest == {} else rest
 
 
 def _matches(pattern: str, name: str) -> bool:

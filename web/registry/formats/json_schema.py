@@ -13,6 +13,7 @@ from jsonschema.validators import Draft7Validator, validator_for
 from semel.web.registry.formats.base import Difference, InvalidSchemaError, Parsed, Referenced, TextParsed
 from semel.web.registry.formats.json_differences import Comparison
 from semel.web.registry.formats.json_references import Documents
+from semel.web.registry.strict_json import UnfitJsonError, strict_loads
 
 _NAME = "semel:schema"
 
@@ -33,24 +34,30 @@ class JsonSchema:
     def parse(self, text: str, references: Sequence[Referenced]) -> JsonParsed:
         """Return the schema in `text`. Raises `InvalidSchemaError`."""
         try:
-            root = json.loads(text)
+            root = strict_loads(text)
+        except UnfitJsonError as error:
+            raise InvalidSchemaError(str(error)) from None
         except ValueError as error:
             raise InvalidSchemaError(f"it is not JSON: {error}") from None
         except RecursionError:
             raise InvalidSchemaError("it is nested too deeply") from None
         if not isinstance(root, dict | bool):
             raise InvalidSchemaError("a JSON Schema is an object, true or false")
+        if isinstance(root, dict) and not isinstance(root.get("$schema", ""), str):
+            raise InvalidSchemaError("$schema must be text: the address of a draft")
         documents = Documents()
         try:
             for reference in references:
-                documents.add(reference.name, json.loads(reference.text))
+                documents.add(reference.name, strict_loads(reference.text))
             documents.add(_NAME, root)
             validator_for(root, default=Draft7Validator).check_schema(root)
             _check_references(root, documents)
         except SchemaError as error:
             raise InvalidSchemaError(f"at {'/'.join(map(str, error.absolute_path))!r}: {error.message}") from None
-        except (ValueError, TypeError) as error:
-            raise InvalidSchemaError(f"{type(error).__name__}: {error}") from None
+        except ValueError as error:
+            raise InvalidSchemaError(str(error)) from None
+        except (AttributeError, KeyError, TypeError):
+            raise InvalidSchemaError("a part of it is not what its draft of JSON Schema asks for") from None
         except RecursionError:
             raise InvalidSchemaError("it is nested too deeply") from None
         return JsonParsed(_text(root, sort=False), _text(root, sort=True), root, documents)

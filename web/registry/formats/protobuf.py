@@ -9,7 +9,7 @@ from typing import Final
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
-from semel.web.registry.formats.base import Difference, Parsed, Referenced, Steps
+from semel.web.registry.formats.base import DIFFERENCES_MAX, Difference, Parsed, Referenced, Steps
 from semel.web.registry.formats.protoc import compiled
 
 _Field = FieldDescriptorProto
@@ -94,7 +94,8 @@ class _Comparison:
         return after + name.removeprefix(before) if name.startswith(before) else name
 
     def _add(self, kind: str, path: str, what: str) -> None:
-        self.found.append(Difference(kind, f"#/{path.strip('.').replace('.', '/')}", what))
+        if len(self.found) < DIFFERENCES_MAX:
+            self.found.append(Difference(kind, f"#/{path.strip('.').replace('.', '/')}", what))
 
     def _message(self, name: str, other: str) -> None:
         if (name, other) in self._compared:
@@ -103,6 +104,7 @@ class _Comparison:
         old, new = self._before[name], self._after[other]
         before = {field.number: field for field in old.field}
         after = {field.number: field for field in new.field}
+        oneofs = {oneof.name for oneof in new.oneof_decl}
         for number, field in before.items():
             self._steps.take()
             if number in after:
@@ -111,9 +113,10 @@ class _Comparison:
                 self._add("REQUIRED_FIELD_REMOVED", f"{name}.{number}", f"the required field {field.name} was removed")
             elif _in_oneof(field) and field.oneof_index in range(len(old.oneof_decl)):
                 oneof = old.oneof_decl[field.oneof_index].name
-                if any(each.name == oneof for each in new.oneof_decl):
+                if oneof in oneofs:
                     self._add("ONEOF_FIELD_REMOVED", f"{name}.{number}", f"{field.name} was removed from {oneof}")
         for number, field in after.items():
+            self._steps.take()
             if number not in before and field.label == _Field.LABEL_REQUIRED:
                 self._add("REQUIRED_FIELD_ADDED", f"{name}.{number}", f"the required field {field.name} was added")
         self._oneofs(name, old, new, before)
@@ -122,12 +125,12 @@ class _Comparison:
         self, name: str, old: DescriptorProto, new: DescriptorProto, before: Mapping[int, FieldDescriptorProto]
     ) -> None:
         existing = {oneof.name for oneof in old.oneof_decl}
+        moved_into: dict[int, list[str]] = {}
+        for field in new.field:
+            if _in_oneof(field) and _is_free(before.get(field.number)):
+                moved_into.setdefault(field.oneof_index, []).append(field.name)
         for index, oneof in enumerate(new.oneof_decl):
-            moved = [
-                field.name
-                for field in new.field
-                if _in_oneof(field) and field.oneof_index == index and _is_free(before.get(field.number))
-            ]
+            moved = moved_into.get(index, [])
             if oneof.name in existing and moved:
                 what = f"{', '.join(moved)} moved into the oneof {oneof.name}, which was there before"
                 self._add("FIELDS_MOVED_TO_EXISTING_ONEOF", f"{name}.{oneof.name}", what)

@@ -70,6 +70,8 @@ def _compile(directory: Path, binary: Sequence[FileDescriptorProto]) -> list[Fil
     if binary:
         known = {file.name for file in binary}
         needed = sorted({name for file in binary for name in file.dependency if name not in known})
+        for name in needed:
+            _check_name(name)
         standard = [name for name in needed if any(Path(path, name).is_file() for path in _INCLUDES)]
         (directory / _SET).write_bytes(
             FileDescriptorSet(file=[*(_standard(directory, standard) if standard else ()), *binary]).SerializeToString()
