@@ -320,7 +320,13 @@ class Writer:
         async def note() -> None:
             await place.ask(lambda: place.rows.begin_object(key, run, size, place.clock.now_ms()))
 
+        is_repeated = False
+
         async def put() -> None:
+            nonlocal is_repeated
+            if is_repeated:
+                place.quotas.puts(size)  # the store bills each
+            is_repeated = True
             await place.store.put(key, iter((data,)), size)
 
         await self._until_done("note an object", note)

@@ -260,6 +260,21 @@ def test_over_the_quota_of_requests_records_are_gathered_for_longer(
     )  # fmt: skip
 
 
+def test_a_put_that_is_repeated_counts_each_time(tmp_path: Path) -> None:
+    async def test(place: WrittenPlace) -> None:
+        (one,) = place.partitions
+        place.store.fault = lambda kind, key: "fail" if place.store.requests["put"] <= 2 else ""
+        one.append(b"a" * MUCH)
+        await place.done()
+        assert place.store.requests["put"] == 3
+        assert place.quotas.put_wait_s() == pytest.approx(1)
+
+    run(
+        tmp_path, test, clock=ManualClock(), remote_storage_put_requests_per_second=1,
+        diskless_append_buffer_max_bytes=MUCH,
+    )  # fmt: skip
+
+
 class TickingClock(ManualClock):
     """Time passes with each look at it."""
 
