@@ -75,7 +75,7 @@ class Field:
             if self._is_stopped:
                 running.kill()
             try:
-                out, errors = running.communicate(timeout=60 + _SEED_S * count)
+                out, errors = running.communicate(timeout=180 + _SEED_S * count)
             except subprocess.TimeoutExpired:
                 running.kill()
                 raise RuntimeError(f"one of the seeds {first} to {first + count - 1} does not end") from None

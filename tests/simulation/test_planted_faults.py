@@ -1,8 +1,8 @@
 """The simulator finds faults: each of its table, planted in a copy of the checkout.
 
 The recorded seed is tried first. It moves when the product or the world takes one step more: then the first seeds are.
-A fault that few worlds show would often be missed by those, and its test is one of `make test-long`. Of the others a
-sixth are planted, drawn by the commit; `make test-long` plants all.
+A fault that few worlds show would often be missed by those, and one that keeps worlds from ending takes long: their
+tests are those of `make test-long`. Of the others a sixth are planted, drawn by the commit; `make test-long` plants all.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ SEEDS = int(os.environ.get("SEMEL_PLANTED_SEEDS", "60"))
 """So many may be tried where the recorded one is clean; a quarter of them with several nodes, which take longer."""
 MISSED_MAX: Final = 0.001
 """A fault that all of these would miss more often is not planted here: such a test would fail without a reason."""
+NOT_FINISHED: Final = "not finished"
+"""Such a world runs until its patience is over, which takes a minute and more."""
 FOUND = [fault for fault in TABLE.faults if fault.seed is not None]
 PLANTS_ALL: Final = "SEMEL_PLANTED_SEEDS" in os.environ
 
@@ -41,7 +43,7 @@ def _seeds(fault: PlantedFault) -> int:
 
 def _is_found_soon(fault: PlantedFault) -> bool:
     missed = (1 - fault.shown / FIRST_SEEDS) ** _seeds(fault)
-    return fault.seed is not None and missed <= MISSED_MAX
+    return fault.seed is not None and missed <= MISSED_MAX and fault.finds != NOT_FINISHED
 
 
 OF_THIS_COMMIT: Final = _of_this_commit()

@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     "transaction.state.log.num.partitions": 3,
     **diskless_settings(),
 }
-WITHIN_S = 90.0
+WITHIN_S = 180.0
 UNLOCKED_S = 2.0
 """Longer than a node that runs keeps the file of metadata locked."""
 
