@@ -2,7 +2,8 @@
 
 The recorded seed is tried first. It moves when the product or the world takes one step more: then the first seeds are.
 A fault that few worlds show would often be missed by those, and one that keeps worlds from ending takes long: their
-tests are those of `make test-long`. Of the others a sixth are planted, drawn by the commit; `make test-long` plants all.
+tests are those of `make test-long`. Of the others a sixth are planted, drawn by the commit; `make test-long` plants all
+of them.
 """
 
 from __future__ import annotations
