@@ -30,7 +30,16 @@ OPTIONS = {
     ("token create", "--max-life"): ("token", "create"),
     ("token expire", "--after"): ("token", "expire", "id"),
     ("token renew", "--for"): ("token", "renew", "id"),
+    ("top", "--every"): ("top",),
     ("txn list", "--longer-than"): ("txn", "list"),
+    **{
+        (f"{group} list", "--watch"): (group, "list")
+        for group in ("acl", "group", "node", "quota", "token", "topic", "txn", "user")
+    },
+    ("cluster status", "--watch"): ("cluster", "status"),
+    ("group describe", "--watch"): ("group", "describe", "g"),
+    ("partition moves", "--watch"): ("partition", "moves"),
+    ("topic describe", "--watch"): ("topic", "describe", "t"),
 }
 
 
