@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -117,8 +117,8 @@ Http = Annotated[
     typer.Option(
         "--http",
         metavar="HOST:PORT",
-        help="Where to serve HTTP to this machine beside the node, as `semel http` does: a schema registry. Port 0: "
-        "any free. It is a process of its own, which ends with the node. Default: nowhere.",
+        help="Where to serve HTTP to this machine beside the node, as `semel http` does: REST, a schema registry and a "
+        "console. Port 0: any free. It is a process of its own, which ends with the node. Default: nowhere.",
     ),
 ]
 NodeId = Annotated[
@@ -456,12 +456,14 @@ async def run_node(start: Callable[[], Awaitable[Node]], guard: FloodGuard, http
     if http is not None:
         gateway = HttpGateway(http, node.grpc_addresses[0])
         try:
-            http_shown = f" http {await gateway.start()}"
+            address = await _start_gateway(gateway, (node.failed, stop))
         except HttpGatewayError as error:
             await _stop(node)
             return int(_fail(str(error), ServeExit.ADDRESS).exit_code)
-    print(f"ready: kafka {kafka} grpc {grpc}{metrics}{http_shown} data {node.data_dir}", flush=True)
-    tell_service_manager("READY=1", f"STATUS=serving Kafka at {kafka}, gRPC at {grpc}")
+        http_shown = f" http {address}"
+    if not (node.failed.done() or stop.done()):
+        print(f"ready: kafka {kafka} grpc {grpc}{metrics}{http_shown} data {node.data_dir}", flush=True)
+        tell_service_manager("READY=1", f"STATUS=serving Kafka at {kafka}, gRPC at {grpc}")
     await asyncio.wait((node.failed, stop), return_when=asyncio.FIRST_COMPLETED)
     tell_service_manager("STOPPING=1", "STATUS=writing everything to the disk")
     if stop.done():
@@ -472,6 +474,20 @@ async def run_node(start: Callable[[], Awaitable[Node]], guard: FloodGuard, http
     flushing.cancel()
     _log.info("stopped")
     return code
+
+
+async def _start_gateway(gateway: HttpGateway, ends: Sequence[asyncio.Future[Any]]) -> str | None:
+    """Return where the gateway listens. None: one of `ends` came first, while it still waited for the node.
+
+    Raises `HttpGatewayError`.
+    """
+    starting = asyncio.get_running_loop().create_task(gateway.start(), name="start the HTTP gateway")
+    await asyncio.wait((starting, *ends), return_when=asyncio.FIRST_COMPLETED)
+    if starting.done():
+        return starting.result()
+    starting.cancel()
+    await asyncio.wait((starting,))
+    return None
 
 
 async def _stop(node: Node) -> int:

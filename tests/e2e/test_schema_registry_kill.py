@@ -170,3 +170,21 @@ def test_the_gateway_of_a_node_ends_with_it_also_where_it_is_killed(tmp_path: Pa
                     pass  # until the gateway has ended, which closes the connection
         finally:
             process.kill()
+
+
+def test_a_node_stops_while_its_gateway_still_looks_for_the_one_it_was_told_to_use(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "semel.cli", "serve", "--data-dir", str(tmp_path / "data")]
+    ports = ["--kafka", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+    environment = {**os.environ, "SEMEL_BOOTSTRAP": "127.0.0.1:1"}
+    with subprocess.Popen(
+        [*command, *ports], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert any("still trying" in line for line in process.stderr)
+            process.send_signal(signal.SIGTERM)
+            assert "stopped" in process.stderr.read()  # to its end: the gateway, which writes to it, has ended too
+            assert (process.wait(60), process.stdout.read()) == (0, "")
+        finally:
+            process.kill()
