@@ -103,7 +103,7 @@ class Switching:
             return
         behind = log.segments.bytes_between(_begins(part), log.log_end_offset)
         if not self._is_told(part) or behind > BEHIND_MAX:
-            self._check_goes_on(partition)
+            self._check_not_blocked(partition)
             return
         await self._note_start(part)
         for _ in range(_ROUNDS_MAX):
@@ -131,8 +131,8 @@ class Switching:
         await self._say_so(part, epoch)
 
     @staticmethod
-    def _check_goes_on(partition: Partition) -> None:
-        """Raise `SemelError` where it is not the next copies that the partition waits for, so that it can be seen."""
+    def _check_not_blocked(partition: Partition) -> None:
+        """Raise `SemelError` where something else than the next copies blocks the partition, so that it can be seen."""
         if partition.last_stable_offset < partition.high_watermark:
             raise _not_now(
                 partition, f"a transaction is open from offset {partition.last_stable_offset} on (semel txn list)"

@@ -80,11 +80,6 @@ class _Load:
         self.waiting: set[Waiting] = set()
 
 
-def _always() -> bool:
-    """Say that something is wanted, whatever comes."""
-    return True
-
-
 class RemoteReader:
     """Reads the segments of all partitions of a node. `close` when the node stops."""
 
@@ -278,14 +273,15 @@ class RemoteReader:
             _log.exception("reading %s failed", segment.key)
             self._failed(segment, error)
 
-    async def _index(self, segment: RemoteSegment, is_wanted: Callable[[], bool] = _always) -> SegmentIndex:
+    async def _index(self, segment: RemoteSegment, is_wanted: Callable[[], bool] | None = None) -> SegmentIndex:
+        """Return a segment's index, from memory or from the store. is_wanted: as in `_extent_at`."""
         return await self._once(
             (segment.segment_id, _INDEX),
             lambda: self._cache.index(segment.segment_id),
             lambda: self._fetch_index(segment, is_wanted),
         )
 
-    async def _fetch_index(self, segment: RemoteSegment, is_wanted: Callable[[], bool]) -> SegmentIndex:
+    async def _fetch_index(self, segment: RemoteSegment, is_wanted: Callable[[], bool] | None) -> SegmentIndex:
         begins, size_bytes = segment.index.position, segment.index.size_bytes + segment.aborted.size_bytes
         await self._wait_for_quota(size_bytes, is_wanted)
         async with self._slots:
@@ -296,9 +292,12 @@ class RemoteReader:
         return index
 
     async def _extent_at(
-        self, segment: RemoteSegment, position: int, is_wanted: Callable[[], bool] = _always
+        self, segment: RemoteSegment, position: int, is_wanted: Callable[[], bool] | None = None
     ) -> Extent:
-        """Return the stretch that begins at a position, from memory or from the store. Look-ups wait for no quota."""
+        """Return the stretch that begins at a position, from memory or from the store.
+
+        is_wanted: whether a consumer still wants it. None: it is looked up for its time, which waits for no quota.
+        """
         return await self._once(
             (segment.segment_id, position),
             lambda: self._cache.at(segment.segment_id, position),
@@ -333,7 +332,7 @@ class RemoteReader:
         fetching.set_result(found)
         return found
 
-    async def _fetch(self, segment: RemoteSegment, position: int, is_wanted: Callable[[], bool]) -> Extent:
+    async def _fetch(self, segment: RemoteSegment, position: int, is_wanted: Callable[[], bool] | None) -> Extent:
         """Return the batches from a position on. Raises `CorruptBatchError`, too."""
         share = self._cache.size_bytes_max // (_ROOM_SHARE * max(len(self._loads), 1))
         size_bytes = min(max(_EXTENT_BYTES_MIN, min(EXTENT_BYTES, share)), segment.size_bytes - position)
@@ -354,18 +353,17 @@ class RemoteReader:
                 raise CorruptBatchError(f"the batch at position {position} of {segment.key} is damaged")
             size_bytes = wanted
 
-    async def _wait_for_quota(self, size_bytes: int, is_wanted: Callable[[], bool]) -> None:
+    async def _wait_for_quota(self, size_bytes: int, is_wanted: Callable[[], bool] | None) -> None:
         """Wait until so much may be read, while it is wanted. What is looked up for its time does not wait."""
-        is_look_up = is_wanted is _always
-        if self._admit is not None and not is_look_up and not await self._admit(size_bytes, is_wanted):
+        if self._admit is not None and is_wanted is not None and not await self._admit(size_bytes, is_wanted):
             raise _UnwantedError
 
-    async def _reserve(self, size_bytes: int, is_wanted: Callable[[], bool]) -> int:
+    async def _reserve(self, size_bytes: int, is_wanted: Callable[[], bool] | None) -> int:
         """Wait until others have read what they asked for, or have not come for it. Returns what is reserved."""
         wanted = min(size_bytes, self._cache.size_bytes_max // 2)
         while not self._cache.reserve(wanted, self._clock.monotonic()):  # time makes room, too
             await asyncio.sleep(_ROOM_LOOK_S)
-            if not is_wanted():
+            if is_wanted is not None and not is_wanted():
                 raise _UnwantedError
         return wanted
 
