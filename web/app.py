@@ -102,5 +102,5 @@ def _methods(request: Request) -> list[str]:
 
 
 async def _failed(_: Request, __: Exception) -> Response:
-    """The server logs the exception; what it says is no business of whoever asked."""
+    """The server logs the exception; a client is not shown what it says."""
     return Problem(500, "something that should not happen: the log of the HTTP gateway has more").response()

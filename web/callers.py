@@ -53,7 +53,7 @@ class Callers:
         async with self._checks:
             if self._accepted.get(key, 0.0) > loop.time():
                 return
-            # Clients of its own, so that whoever guesses passwords does not close those of others.
+            # Clients of its own, so that guessing passwords does not close those of others.
             clients = Clients(self._gateway.bootstrap_of(caller), "semel-http")
             try:
                 await clients.admin().nodes()

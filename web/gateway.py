@@ -52,11 +52,11 @@ class Clients:
         return self._admin
 
     def producer(self, **options: Any) -> aio.Producer:
-        """Return a new producer with these options. Whoever makes it closes it."""
+        """Return a new producer with these options. The caller closes it."""
         return aio.Producer(self.bootstrap, **{"client_id": self._client_id, **options})  # type: ignore[arg-type]
 
     def consumer(self, **options: Any) -> aio.Consumer:
-        """Return a new consumer with these options. Whoever makes it closes it."""
+        """Return a new consumer with these options. The caller closes it."""
         return aio.Consumer(self.bootstrap, **{"client_id": self._client_id, **options})  # type: ignore[arg-type]
 
     async def close(self) -> None:

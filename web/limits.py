@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _RETRY_AFTER_S: Final = 1
 _HEALTH_PATH: Final = "/healthz"
-"""What is answered however much there is to do: whoever asks would else take a busy gateway for a dead one."""
+"""What is answered however much there is to do: a busy gateway would otherwise be taken for a dead one."""
 _STOP_SHARE: Final = 0.8
 """Of `stop_s`: then what is not answered yet is answered 503, before the server cuts it off."""
 

@@ -29,7 +29,7 @@ class Problem(Exception):  # noqa: N818 (RFC 9457's word)
     """Why a request is refused. A part may raise it anywhere.
 
     status:        the HTTP status
-    detail:        a sentence for whoever made the request, with the next step
+    detail:        a sentence for the client, with the next step
     error_code:    the five digits of Confluent's APIs; None: the status
     retry_after_s: seconds after which it may work, sent as Retry-After
     """

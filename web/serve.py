@@ -77,7 +77,7 @@ def listen_of(text: str, *, certificate: str = "", key: str = "", is_insecure: b
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, without its signal handlers: whoever runs the gateway says when it ends."""
+    """uvicorn's, without its signal handlers: `semel http` says when the gateway ends."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

@@ -65,7 +65,7 @@ def check_transactions(
 ) -> CoordinatorView:
     """Read the coordinators' topics, and look for transactions that nobody will end.
 
-    A diskless partition is only a copy here, of what its leader knew when this node was that: of those nothing is told.
+    A diskless partition is only a copy here, of what its leader knew when this node was that: those say nothing here.
 
     image: None where the metadata could not be read
     """

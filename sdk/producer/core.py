@@ -439,7 +439,7 @@ class ProducerCore:
             self.scope.scope_failed(error)
 
     def _tell_failure(self, error: SemelError) -> None:
-        """Log that a batch is given up. Whoever ends its transaction is told that another instance has come (T5)."""
+        """Log that a batch is given up. Ending its transaction says that another instance has come (T5)."""
         is_told = self.transactions is not None and error.code in _FENCED
         _log.log(logging.INFO if is_told else logging.WARNING, "not delivered: %s", error)
 

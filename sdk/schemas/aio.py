@@ -120,7 +120,7 @@ class SchemaRegistry:
 
         topic:     what is written to; with `is_key` and `strategy` it says under which subject the schema is
         subject:   the subject itself
-        register:  whether the schema is registered, now, where it is not there; else it must be there
+        register:  register the schema now, if it is not there. False: it must exist
 
         A value is what fastavro takes: a dict for a record. Raises `UsageError` for a text that is no schema.
         """

@@ -106,7 +106,7 @@ def test_E1_D1_diskless_topics_survive_the_death_of_the_database_that_has_their_
 ) -> None:
     """All topics are diskless, those of the coordinators, too; a node that is killed after it starts again empty.
 
-    What is committed while the primary dies may be in the standby without an answer: it must be there once.
+    What is committed while the primary dies may be in the standby without an answer: it must exist once.
     """
     pair.primary.new_database("semel")
     database, objects = pair.url("semel"), f"file://{tmp_path}/objects"

@@ -94,7 +94,7 @@ class Visit:
         return self.request.query_params.get(name, default)
 
     def needed(self, name: str) -> str:
-        """Return the same, which must be there. Raises `Problem` 400."""
+        """Return the same. Raises `Problem` 400."""
         if name not in self.request.query_params:
             raise Problem(400, f"the address of this page lacks {name!r}: begin at the overview")
         return self.text(name)

@@ -10,7 +10,7 @@ _OF_NODE: Final = {
     401: "the node does not take this user name and password",
     403: (
         "this user may not do that: it needs the permission to write the topic _schemas and to use the transactional "
-        "id semel-schema-registry, which whoever runs the cluster can give"
+        "id semel-schema-registry, which an administrator of the cluster can give"
     ),
     413: "the schema is too large for one record of _schemas: make it smaller",
     503: "the topic _schemas can't be read or written at the moment: ask again in a second",

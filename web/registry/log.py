@@ -277,7 +277,7 @@ class SchemaLog:
         return await transaction.send(TOPIC, record.value, key=record.key, headers=record.headers, partition=0)
 
     async def _give_up(self) -> None:
-        """Let the producer go. Its open transaction is aborted, here or by whoever initializes next."""
+        """Let the producer go. Its open transaction is aborted, here or by the gateway that initializes next."""
         if self._producer is not None:
             producer, self._producer = self._producer, None
             await _closed(producer)

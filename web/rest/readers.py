@@ -19,7 +19,7 @@ _PATIENCE_MS = 20_000
 
 
 class Readers:
-    """At most `at_most` consumers in use. They belong to no group: each reads one partition from where it is told."""
+    """At most `at_most` consumers in use. They belong to no group: each reads one partition from a given offset."""
 
     def __init__(self, gateway: Gateway, background: Background, at_most: int) -> None:
         self._gateway = gateway

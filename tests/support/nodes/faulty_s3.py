@@ -1,4 +1,4 @@
-"""An HTTP proxy on loopback in front of an S3: slow, refusing, losing answers and cutting them off, as it is told."""
+"""An HTTP proxy on loopback in front of an S3: slow, refusing, losing answers and cutting them off, as a test says."""
 
 from __future__ import annotations
 
@@ -141,4 +141,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def log_message(self, *args: Any) -> None:
-        """Nothing is told."""
+        """Log nothing."""

@@ -395,7 +395,7 @@ def test_records_of_others_do_not_break_lists(subject: str) -> None:
         (UsageError("this producer is closed; make a new one"), (500, 50001)),
     ],
 )
-def test_a_failure_is_told_to_whoever_has_http_alone(
+def test_a_failure_is_explained_in_words_of_http(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, error: SemelError, expected: tuple[int, int]
 ) -> None:
     async def failing(*_: object) -> None:

@@ -87,7 +87,7 @@ class _Resolution:
         self._known: dict[tuple[int, int], list[Difference]] = {}
 
     def differences(self, reader: AvroSchema, writer: AvroSchema, path: str) -> list[Difference]:
-        """Return `DIFFERENCES_MAX` at most: a type that is in many places is told of in each of them."""
+        """Return `DIFFERENCES_MAX` at most: a type that is in many places is reported in each of them."""
         self._steps.take()
         pair = (id(reader), id(writer))
         if pair not in self._known:

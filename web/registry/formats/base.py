@@ -46,7 +46,7 @@ class Difference:
     what: str
 
     def __post_init__(self) -> None:
-        """Names in schemas may be as long as a schema: what is told of them is not."""
+        """Names in schemas may be as long as a schema: what messages say of them is not."""
         for name in ("path", "what"):
             if len(getattr(self, name)) > _SAID_CHARACTERS_MAX:
                 object.__setattr__(self, name, f"{getattr(self, name)[:_SAID_CHARACTERS_MAX]}...")

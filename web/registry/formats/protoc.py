@@ -1,7 +1,7 @@
 """Compiles .proto texts to descriptors: protoc, of the package grpcio-tools, in a process of its own.
 
-A text comes from whoever may register schemas. In a process of its own a compiler that crashes, or takes long, takes
-nothing else with it; and its messages are there to be read.
+Any client that may register schemas can send a text. In a process of its own a compiler that crashes, or takes long,
+takes nothing else with it; and its messages are there to be read.
 """
 
 from __future__ import annotations

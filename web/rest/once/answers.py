@@ -44,7 +44,7 @@ _GONE: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer as it was first given. fingerprint: of the request; replayed: it is told again."""
+    """An answer as it was first given. fingerprint: of the request; replayed: it is given again."""
 
     fingerprint: str
     status: int
@@ -217,7 +217,7 @@ def _looks_like_answer(value: object) -> bool:
 
 
 def _decoded(value: object) -> Answer | None:
-    """Return a stored answer; None for what is none: whoever may write to the topic may write anything."""
+    """Return a stored answer; None for what is none: other users may write to the topic, too, and anything."""
     if not isinstance(value, bytes) or not _looks_like_answer(value):
         return None
     try:

@@ -1,9 +1,9 @@
 """A lane: one transactional id, under which the requests of some of a user's keys are done, one after the other.
 
-A key has one lane on every gateway, and a transactional id has one live producer: whoever takes over a lane fences the
-gateway that had it, ends what that had open, and reads the answers of the lane before its first own transaction. So
-between "this key has no answer yet" and the commit of its answer nobody else can have committed it: that would have
-taken the lane, and this commit would be refused (T5, T6). The key is the commit's token besides (T13).
+A key has one lane on every gateway, and a transactional id has one live producer: a gateway that takes over a lane
+fences the gateway that had it, ends what that had open, and reads the answers of the lane before its first own
+transaction. So between "this key has no answer yet" and the commit of its answer nobody else can have committed it:
+that would have taken the lane, and this commit would be refused (T5, T6). The key is the commit's token besides (T13).
 """
 
 from __future__ import annotations
@@ -108,13 +108,13 @@ class Lane:
                 written = await producer.send(TOPIC, answer.encoded(), key=key.digest, partition=self._number)
                 offset = (await written).offset
         except (FatalError, RetriableError):
-            self.drop()  # whoever has the lane next makes a topic that was deleted
+            self.drop()  # the next one to use the lane creates a topic that was deleted
             raise
         is_new = await producer.commit_transaction(token=key.text)
         return (answer if is_new else None), offset
 
     async def _own(self) -> Producer:
-        """Return this lane's producer; a new one fences whoever had the lane, and knows all of its answers."""
+        """Return this lane's producer; a new one fences the one before it, and knows all of its answers."""
         if self._producer is not None:
             return self._producer
         producer = self._gateway.clients(self._caller).producer(
@@ -157,7 +157,7 @@ class Lane:
             raise
 
     def drop(self) -> None:
-        """Let the producer go. Whoever has the lane next begins with one of its own."""
+        """Let the producer go. The next gateway to use the lane begins with one of its own."""
         if self._producer is not None:
             producer, self._producer = self._producer, None
             self._background.start(close_quietly(producer))

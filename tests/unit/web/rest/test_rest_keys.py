@@ -1,4 +1,4 @@
-"""Requests with an Idempotency-Key: done once, and answered the same, whoever asks how often (T13, E5)."""
+"""Requests with an Idempotency-Key: done once, and answered the same by any gateway, however often (T13, E5)."""
 
 from __future__ import annotations
 

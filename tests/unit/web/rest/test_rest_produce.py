@@ -85,7 +85,7 @@ def test_a_stream_answers_each_record_before_the_next_is_sent(gateway: GatewayRe
                     pass
             assert next_chunk(answers)["offset"] == number
         connection.sendall(chunk(b'{"value": {"type": "STRING"') + chunk(b', "data": 5}}'))
-        assert next_chunk(answers)["error_code"] == 42201  # and the stream goes on
+        assert next_chunk(answers)["error_code"] == 42201  # and the stream continues
         connection.sendall(chunk(json.dumps(text("3")).encode()) + chunk(b" ,"))
         assert next_chunk(answers)["offset"] == 3
         assert next_chunk(answers)["error_code"] == 400  # nobody knows where the next one begins

@@ -34,7 +34,7 @@ def test_O1_records_and_offsets_take_effect_together(gateway: GatewayRequests, n
     assert len(node.records(target)) == 1
 
 
-def test_O5_whoever_began_where_the_group_stands_no_more_is_refused_and_writes_nothing(
+def test_O5_a_request_that_began_where_the_group_stands_no_more_is_refused_and_writes_nothing(
     gateway: GatewayRequests, other_gateway: GatewayRequests, node: Broker
 ) -> None:
     source, target = node.create_topic(), node.create_topic()
