@@ -157,8 +157,12 @@ class Follower:
                 "the record at offset %d of %s is passed over, because it can't be read: %s", offset, TOPIC, error
             )
             return
-        if event is not None:
+        if event is None:
+            return
+        try:
             self._replay(event)
+        except Exception:  # what stops here would stop every gateway for good: the record stays in the topic
+            _log.exception("the record at offset %d of %s is passed over, because it can't be applied", offset, TOPIC)
 
 
 class SchemaLog:

@@ -391,6 +391,6 @@ def parse_version(text: str) -> int | None:
     """
     if text in ("latest", "-1"):
         return None
-    if not text.isascii() or not text.isdecimal() or not 0 < int(text[:11]) <= _INT32_MAX:
+    if len(text) > 10 or not text.isascii() or not text.isdecimal() or not 0 < int(text) <= _INT32_MAX:
         raise errors.invalid_version(text[:100])
     return int(text)

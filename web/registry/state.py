@@ -35,7 +35,7 @@ class RegistryState:
         """Know nothing, as before the first record."""
         self._subjects: dict[str, dict[int, SchemaStored]] = {}
         self._users: dict[str, dict[int, set[tuple[str, int]]]] = {}
-        self._by_identity: dict[tuple[str, str], set[int]] = {}
+        self._by_identity: dict[tuple[str, str], set[tuple[int, str, int]]] = {}
         self._highest: dict[str, int] = {}
         self._configs: dict[str, Mapping[str, Any]] = {}
         self._modes: dict[str, str] = {}
@@ -66,10 +66,10 @@ class RegistryState:
         self._subjects.setdefault(event.subject, {})[event.version] = event
         self._users.setdefault(context, {}).setdefault(event.id, set()).add((event.subject, event.version))
         if event.identity:
-            self._by_identity.setdefault((context, event.identity), set()).add(event.id)
+            same = self._by_identity.setdefault((context, event.identity), set())
+            same.add((event.id, event.subject, event.version))
         self._highest[context] = max(self._highest.get(context, 0), event.id)
-        for reference in event.content.references:
-            place = (self.qualified(reference, context), reference.version)
+        for place in self._needed_by(event, context):
             self._referencing.setdefault(place, set()).add((event.subject, event.version))
 
     def _forget(self, subject: str, version: int) -> None:
@@ -83,15 +83,19 @@ class RegistryState:
         users.discard((subject, version))
         if not users:
             del self._users[context][stored.id]
-            ids = self._by_identity.get((context, stored.identity), set())
-            ids.discard(stored.id)
-            if not ids:
-                self._by_identity.pop((context, stored.identity), None)
-        for reference in stored.content.references:
-            place = (self.qualified(reference, context), reference.version)
+        if stored.identity:
+            same = self._by_identity[context, stored.identity]
+            same.discard((stored.id, subject, version))
+            if not same:
+                del self._by_identity[context, stored.identity]
+        for place in self._needed_by(stored, context):
             self._referencing[place].discard((subject, version))
             if not self._referencing[place]:
                 del self._referencing[place]
+
+    def _needed_by(self, stored: SchemaStored, context: str) -> set[tuple[str, int]]:
+        """Return the versions that a schema references: each once, also where it has several names for one."""
+        return {(self.qualified(reference, context), reference.version) for reference in stored.content.references}
 
     # --- Schemas ------------------------------------------------------------------------------------------------------
 
@@ -133,8 +137,8 @@ class RegistryState:
 
     def id_of(self, context: str, identity: str) -> int | None:
         """Return the id of a schema in a context, the lowest where it has several; None where it has none."""
-        ids = self._by_identity.get((context, identity))
-        return min(ids) if ids else None
+        same = self._by_identity.get((context, identity))
+        return min(same)[0] if same else None
 
     def highest_id(self, context: str) -> int:
         """Return the highest id that was ever given in a context; 0 for none."""

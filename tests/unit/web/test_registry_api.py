@@ -95,7 +95,7 @@ def test_what_does_not_exist(gateway: HttpGateway, subject: str) -> None:
     assert failed(gateway.ask("GET", f"/subjects/{subject}/versions/1")) == (404, 40401)
     register(gateway, subject, INT)
     assert failed(gateway.ask("GET", f"/subjects/{subject}/versions/2")) == (404, 40402)
-    for version in ("0", "-2", "first", str(1 << 31)):
+    for version in ("0", "-2", "first", str(1 << 31), "00000000001" + "0" * 5_000):
         assert failed(gateway.ask("GET", f"/subjects/{subject}/versions/{version}")) == (422, 42202)
     assert failed(gateway.ask("GET", "/schemas/ids/999999")) == (404, 40403)
     assert failed(gateway.ask("GET", "/schemas/ids/x")) == (404, 40403)
@@ -232,6 +232,19 @@ def test_what_is_referenced_can_not_be_deleted(gateway: HttpGateway, subject: st
     assert failed(gateway.ask("DELETE", f"/subjects/{subject}")) == (422, 42206)
     assert failed(gateway.ask("DELETE", f"/subjects/{subject}/versions/1")) == (422, 42206)
     gateway.ask("DELETE", f"/subjects/{subject}-outer")
+    assert gateway.ask("DELETE", f"/subjects/{subject}").body == [1]
+
+
+def test_a_schema_that_needs_the_same_version_under_two_names_can_be_deleted(
+    gateway: HttpGateway, subject: str
+) -> None:
+    register(gateway, subject, '{"type":"string"}', schemaType="JSON")
+    references = [{"name": name, "subject": subject, "version": 1} for name in ("a.json", "b.json")]
+    text = json.dumps({"properties": {"a": {"$ref": "a.json"}, "b": {"$ref": "b.json"}}})
+    assert register(gateway, f"{subject}-outer", text, schemaType="JSON", references=references).status == 200
+    assert failed(gateway.ask("DELETE", f"/subjects/{subject}")) == (422, 42206)
+    assert gateway.ask("DELETE", f"/subjects/{subject}-outer").body == [1]
+    assert gateway.ask("DELETE", f"/subjects/{subject}-outer", permanent="true").body == [1]
     assert gateway.ask("DELETE", f"/subjects/{subject}").body == [1]
 
 

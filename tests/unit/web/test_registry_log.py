@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections.abc import Sequence
 
+import pytest
+
 from semel.testing import Broker
 from semel.web.gateway import Caller, Gateway
 from semel.web.registry.log import TRANSACTIONAL_ID, SchemaLog
@@ -113,6 +115,32 @@ def test_what_was_written_is_applied_when_the_change_returns() -> None:
 
     with Broker() as broker:
         asyncio.run(run(broker))
+
+
+def test_a_record_that_can_not_be_applied_does_not_stop_what_comes_after_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run(broker: Broker) -> None:
+        writer, later = Writer(broker, "s"), Writer(broker, "t")
+        replay = later.state.replay
+
+        def refuses_the_first(event: Event) -> None:
+            if isinstance(event, SchemaStored) and event.subject == "s":
+                raise KeyError("a mistake")
+            replay(event)
+
+        later.log = SchemaLog(later.gateway, refuses_the_first, later.state.clear)
+        try:
+            await writer.register()
+            await asyncio.wait_for(later.register(), 20)
+            assert later.state.subjects() == ["t"]
+        finally:
+            await writer.gateway.close()
+            await later.gateway.close()
+
+    with Broker() as broker:
+        asyncio.run(run(broker))
+    assert "the record at offset 0 of _schemas is passed over, because it can't be applied" in caplog.text
 
 
 def test_a_topic_that_is_made_again_is_read_from_its_start() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from semel.web.registry.records import (
@@ -132,6 +132,32 @@ def test_settings_of_a_subject_go_before_those_of_its_context_and_of_all() -> No
     assert state.compatibility(":.eu:s") == "FORWARD"
     state.replay(ConfigSet("", None))
     assert state.compatibility("s") == "BACKWARD"
+
+
+_SUBJECTS = st.sampled_from(["a", "b", ":.eu:a"])
+_NUMBERS = st.integers(1, 3)
+_REFERENCES = st.lists(st.builds(Reference, st.sampled_from(["x", "y"]), _SUBJECTS, _NUMBERS), max_size=3)
+_CONTENTS = st.builds(Content, st.just("AVRO"), st.sampled_from(['"int"', '"long"']), _REFERENCES.map(tuple))
+_EVENTS = (
+    st.builds(SchemaStored, _SUBJECTS, _NUMBERS, _NUMBERS, _CONTENTS, st.booleans(), st.sampled_from(["", "i", "j"]))
+    | st.builds(SchemaErased, _SUBJECTS, _NUMBERS)
+    | st.builds(SubjectDeleted, _SUBJECTS, _NUMBERS)
+)
+
+
+@settings(max_examples=3000, deadline=None)
+@given(st.lists(_EVENTS, max_size=12))
+def test_after_any_records_the_state_is_what_is_left_of_them(events: list[Event]) -> None:
+    """What is deleted leaves nothing behind, however it was stored, and no record is one that can't be applied."""
+    state = state_of(*events)
+    left = state_of(*state.all_versions())
+    for subject in ("a", "b", ":.eu:a"):
+        assert state.versions(subject, with_deleted=True) == left.versions(subject, with_deleted=True)
+        for number in (1, 2, 3):
+            assert state.referencing(subject, number) == left.referencing(subject, number)
+    for context in (".", ".eu"):
+        assert [state.users(context, each) for each in (1, 2, 3)] == [left.users(context, each) for each in (1, 2, 3)]
+        assert [state.id_of(context, each) for each in "ij"] == [left.id_of(context, each) for each in "ij"]
 
 
 def test_who_references_a_version() -> None:
