@@ -21,7 +21,7 @@ from semel.broker.metadata.image import EMPTY_IMAGE, MetadataImage, encode_image
 from semel.broker.metadata.store import MetadataConflictError
 from semel.group_coordinator.records.schemas import OffsetCommitKey, decode_key, decode_offset_value
 from semel.protocol.control_records import ControlType, decode_control
-from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC
+from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from semel.protocol.record_decoder import decode_records
 from semel.txn_coordinator.commit_records import CommitKind
 from simulation.checks import batches_of
@@ -69,21 +69,15 @@ class StateChecks:
 
     def is_settled(self) -> bool:
         """Say whether nothing is open any more: every log's readers may read all of it, no transaction is pending."""
-        node = self._node.node
-        return (
-            node is not None
-            and node.is_serving
-            and all(
-                one.last_stable_offset == one.high_watermark == one.log_end_offset for one in node.logs.partitions()
-            )
-            and not any(machine.open_transactions for machine in node.transactions.machines())
-        )
+        return not self.what_is_open()
 
     def what_is_open(self) -> str:
         """Return what keeps a node from being settled."""
         node = self._node.node
         if node is None:
             return "the node is down"
+        if not node.is_serving:
+            return "the node does not serve yet"
         logs = [
             f"{one.tp} is stable to {one.last_stable_offset} of {one.high_watermark} of {one.log_end_offset}"
             for one in node.logs.partitions()
@@ -94,7 +88,7 @@ class StateChecks:
             for machine in node.transactions.machines()
             for name, txn in machine.open_transactions.items()
         ]
-        return ", ".join(logs + transactions)
+        return ", ".join(logs + transactions + _not_coordinated(node))
 
     def at_end(self) -> None:
         """Compare what is equal once nothing moves."""
@@ -162,6 +156,17 @@ class StateChecks:
 
     def _wrong(self, rule: str, detail: str) -> None:
         self._ledger.wrong(rule, f"{self._node.name}: {detail}")
+
+
+def _not_coordinated(node: Node) -> list[str]:
+    """Return of which topics a node leads partitions that it does not coordinate yet: it is still reading them."""
+    found = []
+    for topic, coordinator in ((OFFSETS_TOPIC, node.groups), (TRANSACTIONS_TOPIC, node.transactions)):
+        led = sum(one.tp.topic == topic and one.leader is not None for one in node.logs.partitions())
+        states = coordinator.shard_states()
+        if states["active"] != led or sum(states.values()) != led:
+            found.append(f"{led} partitions of {topic} are led here, and coordinated are {dict(states)}")
+    return found
 
 
 def judge_tokens(nodes: Iterable[SimulatedNode], ledger: Ledger, actors: Iterable[Actor]) -> None:

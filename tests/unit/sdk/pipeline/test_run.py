@@ -221,9 +221,9 @@ def test_progress_is_logged_with_rate_and_lag(kit: Kit, caplog: pytest.LogCaptur
     kit.fill(b"a", b"b")
     with caplog.at_level(logging.INFO, "semel.consumer"):
         kit.run(kit.enriched, progress_interval_s=0.01)
-    lines = [record.getMessage() for record in caplog.records]
-    assert any("records=2" in line and "lag 0" in line for line in lines)
-    assert lines[-1].endswith("ended: no record came")
+    lines = [line for line in caplog.messages if line.startswith(f"group={kit.group} records=")]
+    assert any("records=2" in line and "lag 0" in line for line in lines), caplog.messages
+    assert lines[-1].endswith("ended: no record came"), caplog.messages
 
 
 # --- Options ----------------------------------------------------------------------------------------------------------

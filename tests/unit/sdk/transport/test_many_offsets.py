@@ -47,7 +47,7 @@ def offsets_in(offset: int) -> dict[semel.TopicPartition, int]:
 def test_S2_a_consumer_commits_more_offsets_than_fit_into_a_request(node: Broker) -> None:
     """The node refused the request, and there was no other way to commit them."""
     with semel.Consumer(node.bootstrap, group="reads", auto_commit_interval_ms=None) as consumer:
-        consumer.assign(offsets_of(0))
+        consumer.assign(offsets_in(0))
         consumer.commit(offsets_of(1))
     assert committed(node, "reads") == offsets_in(1)
 
