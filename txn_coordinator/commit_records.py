@@ -30,9 +30,6 @@ RETIRED_MAX: Final = 32
 RETIRED_RUNS_MAX: Final = 32
 """Runs known to be over, with all of their attempts, those that nobody has heard of included."""
 
-MEMBER_PREFIX: Final = "__semel.shared/"
-"""Begins the transactional ids of the writers of shared transactions. No producer may name such a one itself."""
-
 
 class CommitKind(Enum):
     """Who commits under a key, and the version of the record keys that say so."""
@@ -84,19 +81,6 @@ class AttemptState:
         if attempt != self.attempt:
             return closed
         return replace(closed, attempt="", token="", sequence=NO_SEQUENCE)
-
-
-def member_id(key: str, producer_id: int) -> str:
-    """Return the transactional id of a writer of `key`: unique, since its producer id is."""
-    return f"{MEMBER_PREFIX}{key}/{producer_id}"
-
-
-def key_of_member(transactional_id: str) -> str | None:
-    """Return the key whose writer this id is, None for an ordinary producer's."""
-    if not transactional_id.startswith(MEMBER_PREFIX):
-        return None
-    key, slash, _ = transactional_id.removeprefix(MEMBER_PREFIX).rpartition("/")
-    return key if slash else None
 
 
 def encode_attempt_key(key: str) -> bytes:

@@ -23,6 +23,7 @@ from semel.protocol.api.shared_transactions import (
     OpenSharedRequest,
     OpenSharedResponse,
     SharedDescription,
+    key_of_member,
 )
 from semel.protocol.api.transactions import (
     AbortTransactionRequest,
@@ -56,7 +57,6 @@ from semel.runtime.shard_runtime import ShardRuntime
 from semel.runtime.telemetry.buckets import Buckets
 from semel.runtime.telemetry.tracing import context_of, end_span
 from semel.runtime.turns import Turns, in_turns
-from semel.txn_coordinator.commit_records import key_of_member
 from semel.txn_coordinator.config import TRANSACTIONAL_ID_BYTES_MAX, TransactionConfig
 from semel.txn_coordinator.counts import TransactionCounts
 from semel.txn_coordinator.effects import (

@@ -17,11 +17,13 @@ from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.commit_decisions import CommitDecision
 from semel.protocol.api.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 from semel.protocol.api.shared_transactions import (
+    MEMBER_PREFIX,
     AbortSharedRequest,
     CommitSharedRequest,
     DescribeSharedRequest,
     LeaveSharedRequest,
     OpenSharedRequest,
+    key_of_member,
 )
 from semel.protocol.api.transactions import (
     AbortTransactionRequest,
@@ -43,7 +45,7 @@ from semel.runtime.deadlines import Deadlines
 from semel.runtime.machine import CoordinatorRecord, Result, Tick, Ticket
 from semel.runtime.refusals import Refusals
 from semel.txn_coordinator.commit_history import CommitHistory
-from semel.txn_coordinator.commit_records import MEMBER_PREFIX, CommitKind, decode_commit_key, key_of_member
+from semel.txn_coordinator.commit_records import CommitKind, decode_commit_key
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import (
     PRODUCER_ID_NEEDED,

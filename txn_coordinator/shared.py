@@ -28,6 +28,7 @@ from semel.protocol.api.shared_transactions import (
     OpenSharedResponse,
     SharedDescription,
     SharedWriter,
+    member_id,
 )
 from semel.protocol.api.transactions import TransactionVersion
 from semel.protocol.errors import ErrorCode
@@ -42,7 +43,6 @@ from semel.txn_coordinator.commit_records import (
     decode_attempt,
     encode_attempt,
     encode_attempt_key,
-    member_id,
 )
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import PRODUCER_ID_NEEDED

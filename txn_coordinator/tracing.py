@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from opentelemetry.trace import Span, SpanKind
 
+from semel.protocol.api.shared_transactions import key_of_member
 from semel.protocol.ids import TopicPartition
 from semel.protocol.trace_context import DecisionIds, TraceContext, TransactionTrace
 from semel.runtime.telemetry.tracing import Attributes, Spans, caller, context_of
-from semel.txn_coordinator.commit_records import key_of_member
 from semel.txn_coordinator.effects import Decided, SendMarkers
 from semel.txn_coordinator.state import DecisionCause, TransactionMetadata, TransactionState
 

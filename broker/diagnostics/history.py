@@ -19,11 +19,12 @@ from semel.group_coordinator.records.schemas import OffsetCommitKey, decode_offs
 from semel.group_coordinator.records.schemas import decode_key as decode_offsets_key
 from semel.protocol.api.diagnostic_limits import HISTORY_LIMIT, HISTORY_LIMIT_MAX
 from semel.protocol.api.diagnostics import NEVER, TransactionEvent, TransactionHistory, TransactionWrite
+from semel.protocol.api.shared_transactions import key_of_member
 from semel.protocol.control_records import ControlType, decode_control
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from semel.protocol.record_decoder import Record, decode_records
-from semel.txn_coordinator.commit_records import decode_attempt, decode_commit_key, decode_decision, key_of_member
+from semel.txn_coordinator.commit_records import decode_attempt, decode_commit_key, decode_decision
 from semel.txn_coordinator.config import TRANSACTIONAL_ID_BYTES_MAX
 from semel.txn_coordinator.schemas import decode_key, decode_value
 

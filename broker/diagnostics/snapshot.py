@@ -47,10 +47,10 @@ from semel.protocol.api.diagnostics import (
     SettingFact,
     TopicFacts,
 )
+from semel.protocol.api.shared_transactions import key_of_member
 from semel.protocol.errors import RetriableError, UsageError
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ProducerIdAndEpoch
 from semel.runtime.turns import in_turns
-from semel.txn_coordinator.commit_records import key_of_member
 from semel.txn_coordinator.outcome import Outcome, outcome_of
 from semel.txn_coordinator.state import TransactionMetadata
 

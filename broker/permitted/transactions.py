@@ -25,6 +25,7 @@ from semel.protocol.api.shared_transactions import (
     OpenSharedRequest,
     OpenSharedResponse,
     SharedDescription,
+    key_of_member,
 )
 from semel.protocol.api.transactions import (
     AbortTransactionRequest,
@@ -41,7 +42,6 @@ from semel.protocol.api.transactions import (
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import INTERNAL_TOPICS, ProducerIdAndEpoch
 from semel.runtime.completion import done_to_its_end
-from semel.txn_coordinator.commit_records import key_of_member
 
 _TOPIC: Final = ResourceType.TOPIC
 _GROUP: Final = ResourceType.GROUP

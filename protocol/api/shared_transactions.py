@@ -9,11 +9,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.commit_decisions import NO_SEQUENCE, CommitDecision
 from semel.protocol.ids import ProducerIdAndEpoch
 from semel.protocol.trace_context import DecisionIds
+
+MEMBER_PREFIX: Final = "__semel.shared/"
+"""Begins the transactional ids of the writers of shared transactions. No producer may name such a one itself."""
+
+
+def member_id(key: str, producer_id: int) -> str:
+    """Return the transactional id of a writer of `key`: unique, since its producer id is."""
+    return f"{MEMBER_PREFIX}{key}/{producer_id}"
+
+
+def key_of_member(transactional_id: str) -> str | None:
+    """Return the key whose writer this id is, None for an ordinary producer's."""
+    if not transactional_id.startswith(MEMBER_PREFIX):
+        return None
+    key, slash, _ = transactional_id.removeprefix(MEMBER_PREFIX).rpartition("/")
+    return key if slash else None
 
 
 @dataclass(frozen=True, slots=True)

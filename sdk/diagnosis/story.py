@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from semel.protocol.api.diagnostics import NEVER, TransactionEvent, TransactionHistory, TransactionWrite
+from semel.protocol.api.shared_transactions import MEMBER_PREFIX
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 from semel.protocol.wording import command, counted, duration, listed, moment, partition_argument
 
 ONGOING: Final = "Ongoing"
 _PREPARED: Final = {"PrepareCommit": "commit", "PrepareAbort": "abort"}
 _COMPLETE: Final = {"CompleteCommit": "committed", "CompleteAbort": "aborted"}
-_MEMBER_PREFIX: Final = "__semel.shared/"
 _FINISHES_MAX: Final = 5
 _RECORD_TIMES: Final = "data has its records' time, by the producer's clock"
 
@@ -175,7 +175,7 @@ def _sentence(event: TransactionEvent, before: TransactionEvent | None) -> str:
 
 def _of_writer(event: TransactionEvent) -> str:
     """Writers are told apart by their producer ids, which end their transactional ids."""
-    if not event.transactional_id.startswith(_MEMBER_PREFIX):
+    if not event.transactional_id.startswith(MEMBER_PREFIX):
         return ""
     return f"writer {event.transactional_id.rpartition('/')[2]}: "
 
@@ -274,7 +274,7 @@ def _outlook(history: TransactionHistory) -> tuple[str, tuple[str, ...]]:
             "nothing, before its coordinator can read its log again",
             (command("doctor", "--section", "coordinators"),),
         )
-    writers = [event for event in open_ones if event.transactional_id.startswith(_MEMBER_PREFIX)]
+    writers = [event for event in open_ones if event.transactional_id.startswith(MEMBER_PREFIX)]
     alone = [event for event in open_ones if event not in writers]
     parts: list[str] = []
     commands: list[str] = []
@@ -339,7 +339,7 @@ def _about_token(events: Sequence[TransactionEvent], token: str) -> list[Transac
         place
         for place, event in enumerate(events)
         if event.kind == "forgotten"
-        and event.transactional_id.startswith(_MEMBER_PREFIX)
+        and event.transactional_id.startswith(MEMBER_PREFIX)
         and event.transactional_id in members
     }
     return [events[place] for place in sorted(places)]

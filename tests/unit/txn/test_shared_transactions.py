@@ -10,6 +10,7 @@ from txn_shard import TxnShard
 from semel.protocol.api.commit_decisions import CommitDecision
 from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.shared_transactions import (
+    MEMBER_PREFIX,
     AbortSharedRequest,
     CommitOutcome,
     CommitSharedRequest,
@@ -19,6 +20,8 @@ from semel.protocol.api.shared_transactions import (
     OpenSharedRequest,
     OpenSharedResponse,
     SharedDescription,
+    key_of_member,
+    member_id,
 )
 from semel.protocol.api.transactions import (
     AbortTransactionRequest,
@@ -29,14 +32,7 @@ from semel.protocol.api.transactions import (
 from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.runtime.machine import TICK, CoordinatorRecord
-from semel.txn_coordinator.commit_records import (
-    MEMBER_PREFIX,
-    RETIRED_RUNS_MAX,
-    encode_decision,
-    encode_old_decision_key,
-    key_of_member,
-    member_id,
-)
+from semel.txn_coordinator.commit_records import RETIRED_RUNS_MAX, encode_decision, encode_old_decision_key
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import SendMarkers
 from semel.txn_coordinator.records import size_of
