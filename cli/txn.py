@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import sys
 import time
+from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -81,10 +82,18 @@ def list_transactions(
         str | None, typer.Option(metavar=DURATION, help=f"Only transactions open longer than this. {DURATION_HELP}")
     ] = None,
     pattern: Annotated[str, typer.Option(metavar="REGEX", help="Only ids that match this regular expression.")] = "",
+    shared: Annotated[
+        bool, typer.Option("--shared", help="List the keys of shared transactions, such as Spark's, instead.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """List transactional ids with the state of their latest transaction, and the last commit that had a token."""
+    if shared:
+        if state or longer_than is not None or pattern:
+            raise UsageError("--shared lists all keys: it goes with none of --state, --longer-than and --pattern")
+        _list_shared(bootstrap, as_json=as_json)
+        return
     longer_ms = -1 if longer_than is None else round(parse_duration(longer_than, "--longer-than") * 1000)
     if longer_than is not None and longer_than.isdecimal() and longer_ms >= _MEANT_AS_MS:
         print(
@@ -118,10 +127,40 @@ def list_transactions(
             empty="no transactions",
             whole=True,
         )
-    if found.unreadable:
+    _check_readable("ids", found.unreadable)
+
+
+def _list_shared(bootstrap: str, *, as_json: bool) -> None:
+    with open_admin(bootstrap) as admin:
+        found = admin.shared_transactions()
+    rows = sorted(found, key=lambda one: one.key)
+    if as_json:
+        print_json(
+            [
+                {
+                    "key": one.key,
+                    "open_token": one.open_token or None,
+                    "last_token": one.last_token or None,
+                    "last_commit_ms": one.last_commit_ms if one.last_token else None,
+                }
+                for one in rows
+            ]
+        )
+    else:
+        print_table(
+            ["key", "open token", "last token", "committed"],
+            [(one.key, one.open_token, one.last_token, one.last_token and moment(one.last_commit_ms)) for one in rows],
+            empty="no shared transactions",
+            whole=True,
+        )
+    _check_readable("keys", found.unreadable)
+
+
+def _check_readable(what: str, unreadable: Sequence[str]) -> None:
+    if unreadable:
         raise fail(
-            f"ids are missing here, because partitions of their coordinators can't be read: "
-            f"{'; '.join(found.unreadable)}. `semel doctor` says what to do",
+            f"{what} are missing here, because partitions of their coordinators can't be read: "
+            f"{'; '.join(unreadable)}. `semel doctor` says what to do",
             ExitCode.REFUSED,
         )
 

@@ -5,7 +5,7 @@ The keys of shared transactions and the transactional ids of producers are names
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from heapq import merge
 from typing import Final
 
@@ -75,6 +75,10 @@ class CommitHistory:
     def of(self, kind: CommitKind, key: str) -> Mapping[str, CommitDecision]:
         """Return the commits of a key by token, oldest first."""
         return self._decisions.get((kind, key), _NONE)
+
+    def keys(self, kind: CommitKind) -> Iterator[str]:
+        """Yield the keys that have commits."""
+        return (key for each, key in self._decisions if each is kind)
 
     def find(self, kind: CommitKind, key: str, token: str) -> CommitDecision | None:
         return self._decisions.get((kind, key), _NONE).get(token)

@@ -20,6 +20,8 @@ from semel.protocol.api.shared_transactions import (
     CommitSharedResponse,
     DescribeSharedRequest,
     LeaveSharedRequest,
+    ListSharedRequest,
+    ListSharedResponse,
     OpenSharedRequest,
     OpenSharedResponse,
     SharedDescription,
@@ -421,6 +423,22 @@ class TransactionCoordinator:
         _check_shared(request.key)
         description: SharedDescription = await self._submit(request.key, request)
         return description
+
+    async def list_shared(self, request: ListSharedRequest) -> ListSharedResponse:
+        """List the keys coordinated here that can be read, by name. Raises COORDINATOR_LOAD_IN_PROGRESS as `list`."""
+        if not await self.topic_ready(create=False):
+            return ListSharedResponse(())
+        unreadable = self._runtime.unreadable()
+        parts = [
+            await self._runtime.submit(partition, request)
+            async for partition in in_turns(self._runtime.partitions())
+            if partition not in unreadable
+        ]
+        keys = [one async for one in in_turns(itertools.chain.from_iterable(part.keys for part in parts))]
+        return ListSharedResponse(
+            tuple(sorted(keys, key=lambda one: one.key)),
+            tuple(error.message for _, error in sorted(unreadable.items())),
+        )
 
     # --- Inside -------------------------------------------------------------------------------------------------------
 

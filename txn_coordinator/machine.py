@@ -22,6 +22,7 @@ from semel.protocol.api.shared_transactions import (
     CommitSharedRequest,
     DescribeSharedRequest,
     LeaveSharedRequest,
+    ListSharedRequest,
     OpenSharedRequest,
     key_of_member,
 )
@@ -151,6 +152,7 @@ class TransactionMachine:
             AbortSharedRequest: self.shared.abort,
             LeaveSharedRequest: self.shared.leave,
             DescribeSharedRequest: self.shared.describe,
+            ListSharedRequest: self.shared.list_keys,
         }
 
     # --- The Machine protocol -----------------------------------------------------------------------------------------

@@ -24,9 +24,12 @@ from semel.protocol.api.shared_transactions import (
     CommitSharedResponse,
     DescribeSharedRequest,
     LeaveSharedRequest,
+    ListSharedRequest,
+    ListSharedResponse,
     OpenSharedRequest,
     OpenSharedResponse,
     SharedDescription,
+    SharedListing,
     SharedWriter,
     member_id,
 )
@@ -382,6 +385,15 @@ class SharedTransactions:
                 decisions=self._history.of_both_kinds(request.key),
             )
         )
+
+    def list_keys(self, _request: ListSharedRequest, _now_ms: int) -> Result[ListSharedResponse]:
+        keys = {*self._attempts, *self._history.keys(_SHARED)}
+        return Result(ListSharedResponse(tuple(self._listed(key) for key in keys)))
+
+    def _listed(self, key: str) -> SharedListing:
+        state, last = self._attempts.get(key), self._history.last(_SHARED, key)
+        token = state.token if state is not None and state.attempt else ""
+        return SharedListing(key, token) if last is None else SharedListing(key, token, last.token, last.decided_ms)
 
     # --- Time ---------------------------------------------------------------------------------------------------------
 

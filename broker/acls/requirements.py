@@ -228,6 +228,7 @@ GRPC: Final[Mapping[str, Asks]] = {
     "SharedTransactionService/AbortSharedTransaction": _WRITE_TXN,
     "SharedTransactionService/LeaveSharedTransaction": _WRITE_TXN,
     "SharedTransactionService/DescribeSharedTransaction": _DESCRIBE_TXN,
+    "SharedTransactionService/ListSharedTransactions": _LIST_TRANSACTIONS,
     "ClusterService/DescribeNodes": _DESCRIBE_CLUSTER,
     "ClusterService/DescribeReplicas": _DESCRIBE_CLUSTER,
     "ClusterService/ReassignPartitions": _ALTER_CLUSTER,

@@ -22,6 +22,8 @@ from semel.protocol.api.shared_transactions import (
     CommitSharedResponse,
     DescribeSharedRequest,
     LeaveSharedRequest,
+    ListSharedRequest,
+    ListSharedResponse,
     OpenSharedRequest,
     OpenSharedResponse,
     SharedDescription,
@@ -187,3 +189,9 @@ async def describe_shared(node: Services, rights: Rights, request: DescribeShare
     """See `TransactionCoordinator.describe_shared`."""
     check_transaction(rights, request.key)
     return await node.transactions.describe_shared(request)
+
+
+async def list_shared(node: Services, rights: Rights, request: ListSharedRequest) -> ListSharedResponse:
+    """Return the keys that the caller may describe."""
+    found = await node.transactions.list_shared(request)
+    return replace(found, keys=tuple(await rights.visible(_TRANSACTION, found.keys, lambda one: one.key)))

@@ -13,7 +13,7 @@ from typing import Final
 
 from semel.protocol.api.clients import ClientOrigin
 from semel.protocol.api.commit_decisions import NO_SEQUENCE, CommitDecision
-from semel.protocol.ids import ProducerIdAndEpoch
+from semel.protocol.ids import NO_TIMESTAMP, ProducerIdAndEpoch
 from semel.protocol.trace_context import DecisionIds
 
 MEMBER_PREFIX: Final = "__semel.shared/"
@@ -120,6 +120,29 @@ class LeaveSharedRequest:
 @dataclass(frozen=True, slots=True)
 class DescribeSharedRequest:
     key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListSharedRequest:
+    """All keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedListing:
+    """A key. `open_token`: of the attempt that is open; `last_token`: of the last commit; empty where there is none."""
+
+    key: str
+    open_token: str = ""
+    last_token: str = ""
+    last_commit_ms: int = NO_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True)
+class ListSharedResponse:
+    """`unreadable`: why keys are missing in it, for each partition of their coordinators that can't be read."""
+
+    keys: tuple[SharedListing, ...]
+    unreadable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,29 @@ class DescribeSharedTransactionRequest(_message.Message):
     key: str
     def __init__(self, key: _Optional[str] = ...) -> None: ...
 
+class ListSharedTransactionsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListSharedTransactionsResponse(_message.Message):
+    __slots__ = ("items", "unreadable")
+    class Item(_message.Message):
+        __slots__ = ("key", "open_token", "last_token", "last_commit_ms")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        OPEN_TOKEN_FIELD_NUMBER: _ClassVar[int]
+        LAST_TOKEN_FIELD_NUMBER: _ClassVar[int]
+        LAST_COMMIT_MS_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        open_token: str
+        last_token: str
+        last_commit_ms: int
+        def __init__(self, key: _Optional[str] = ..., open_token: _Optional[str] = ..., last_token: _Optional[str] = ..., last_commit_ms: _Optional[int] = ...) -> None: ...
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[ListSharedTransactionsResponse.Item]
+    unreadable: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, items: _Optional[_Iterable[_Union[ListSharedTransactionsResponse.Item, _Mapping]]] = ..., unreadable: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class SharedTransactionDescription(_message.Message):
     __slots__ = ("key", "attempt", "token", "sequence", "writers", "decisions")
     class Writer(_message.Message):

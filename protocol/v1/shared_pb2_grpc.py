@@ -59,6 +59,11 @@ class SharedTransactionServiceStub(object):
                 request_serializer=semel_dot_v1_dot_shared__pb2.DescribeSharedTransactionRequest.SerializeToString,
                 response_deserializer=semel_dot_v1_dot_shared__pb2.SharedTransactionDescription.FromString,
                 _registered_method=True)
+        self.ListSharedTransactions = channel.unary_unary(
+                '/semel.v1.SharedTransactionService/ListSharedTransactions',
+                request_serializer=semel_dot_v1_dot_shared__pb2.ListSharedTransactionsRequest.SerializeToString,
+                response_deserializer=semel_dot_v1_dot_shared__pb2.ListSharedTransactionsResponse.FromString,
+                _registered_method=True)
 
 
 class SharedTransactionServiceServicer(object):
@@ -99,6 +104,13 @@ class SharedTransactionServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSharedTransactions(self, request, context):
+        """The keys that this node coordinates.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SharedTransactionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -126,6 +138,11 @@ def add_SharedTransactionServiceServicer_to_server(servicer, server):
                     servicer.DescribeSharedTransaction,
                     request_deserializer=semel_dot_v1_dot_shared__pb2.DescribeSharedTransactionRequest.FromString,
                     response_serializer=semel_dot_v1_dot_shared__pb2.SharedTransactionDescription.SerializeToString,
+            ),
+            'ListSharedTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSharedTransactions,
+                    request_deserializer=semel_dot_v1_dot_shared__pb2.ListSharedTransactionsRequest.FromString,
+                    response_serializer=semel_dot_v1_dot_shared__pb2.ListSharedTransactionsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -263,6 +280,33 @@ class SharedTransactionService(object):
             '/semel.v1.SharedTransactionService/DescribeSharedTransaction',
             semel_dot_v1_dot_shared__pb2.DescribeSharedTransactionRequest.SerializeToString,
             semel_dot_v1_dot_shared__pb2.SharedTransactionDescription.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSharedTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/semel.v1.SharedTransactionService/ListSharedTransactions',
+            semel_dot_v1_dot_shared__pb2.ListSharedTransactionsRequest.SerializeToString,
+            semel_dot_v1_dot_shared__pb2.ListSharedTransactionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -16,6 +16,7 @@ class SharedTransactionServiceStub:
     AbortSharedTransaction: grpc.UnaryUnaryMultiCallable[shared_pb2.AbortSharedTransactionRequest, shared_pb2.AbortSharedTransactionResponse]
     LeaveSharedTransaction: grpc.UnaryUnaryMultiCallable[shared_pb2.LeaveSharedTransactionRequest, shared_pb2.LeaveSharedTransactionResponse]
     DescribeSharedTransaction: grpc.UnaryUnaryMultiCallable[shared_pb2.DescribeSharedTransactionRequest, shared_pb2.SharedTransactionDescription]
+    ListSharedTransactions: grpc.UnaryUnaryMultiCallable[shared_pb2.ListSharedTransactionsRequest, shared_pb2.ListSharedTransactionsResponse]
 
 class SharedTransactionServiceAsyncStub:
     OpenSharedTransaction: grpc.aio.UnaryUnaryMultiCallable[shared_pb2.OpenSharedTransactionRequest, shared_pb2.OpenSharedTransactionResponse]
@@ -23,6 +24,7 @@ class SharedTransactionServiceAsyncStub:
     AbortSharedTransaction: grpc.aio.UnaryUnaryMultiCallable[shared_pb2.AbortSharedTransactionRequest, shared_pb2.AbortSharedTransactionResponse]
     LeaveSharedTransaction: grpc.aio.UnaryUnaryMultiCallable[shared_pb2.LeaveSharedTransactionRequest, shared_pb2.LeaveSharedTransactionResponse]
     DescribeSharedTransaction: grpc.aio.UnaryUnaryMultiCallable[shared_pb2.DescribeSharedTransactionRequest, shared_pb2.SharedTransactionDescription]
+    ListSharedTransactions: grpc.aio.UnaryUnaryMultiCallable[shared_pb2.ListSharedTransactionsRequest, shared_pb2.ListSharedTransactionsResponse]
 
 class SharedTransactionServiceServicer: ...
 def add_SharedTransactionServiceServicer_to_server(servicer: Any, server: Any) -> None: ...

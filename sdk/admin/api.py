@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from semel.protocol.quotas import ClientQuota, QuotaAlteration
     from semel.protocol.scram import UserDescription
     from semel.sdk.admin.cluster_calls import ReplicasOfNodes
-    from semel.sdk.admin.core import ConfigEntry, GroupListings, PartitionLag, TransactionListings
+    from semel.sdk.admin.core import ConfigEntry, GroupListings, PartitionLag, SharedListings, TransactionListings
     from semel.sdk.diagnosis.findings import Diagnosis
     from semel.sdk.transport.kafka_names import AdminKafkaNames
 
@@ -255,6 +255,13 @@ class Admin(NotPicklable):
     def shared_transaction(self, key: str) -> SharedDescription:
         """Return the attempt that is open under a key, its writers, and what was committed."""
         return self._run(self._core.shared_transaction(key))
+
+    def shared_transactions(self) -> SharedListings:
+        """Return the keys of shared transactions, each with its last commit and what it has open.
+
+        What can't be read is left out, and `unreadable` of the answer says what that is.
+        """
+        return self._run(self._core.shared_transactions())
 
     def abort_shared_transaction(self, key: str) -> SharedDescription:
         """Abort the attempt that is open under a key, with all its writers. Returns what was open.

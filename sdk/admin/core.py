@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from semel.protocol.api.group_offsets import OffsetAndMetadata
     from semel.protocol.api.groups import FetchedOffset, GroupDescription, GroupListing  # noqa: F401 (in a string)
     from semel.protocol.api.metadata import ClusterDescription
-    from semel.protocol.api.shared_transactions import SharedDescription
+    from semel.protocol.api.shared_transactions import SharedDescription, SharedListing  # noqa: F401 (likewise)
     from semel.protocol.api.transactions import TransactionDescription, TransactionListing  # noqa: F401 (likewise)
     from semel.protocol.quotas import ClientQuota, QuotaAlteration, QuotaFilter
     from semel.protocol.scram import UserDescription
+    from semel.protocol.v1 import shared_pb2
     from semel.sdk.admin.cluster_calls import ReplicasOfNodes
     from semel.sdk.diagnosis.findings import Diagnosis
     from semel.sdk.transport.client import ClientCore
@@ -97,6 +98,10 @@ class _Listings(list[Listing]):
 
 class TransactionListings(_Listings["TransactionListing"]):
     """Transactional ids. `unreadable` says why some are missing."""
+
+
+class SharedListings(_Listings["SharedListing"]):
+    """Keys of shared transactions. `unreadable` says why some are missing."""
 
 
 class GroupListings(_Listings["GroupListing"]):
@@ -456,6 +461,25 @@ class AdminCore:
 
         return await describe_shared(self._control, check_name("key", key, NAME_BYTES_MAX))
 
+    async def shared_transactions(self) -> SharedListings:
+        from semel.protocol.api.shared_transactions import SharedListing
+        from semel.protocol.v1 import shared_pb2
+        from semel.sdk.transport.rpcs import LIST_SHARED
+
+        async def ask(address: str | None, timeout_ms: float) -> shared_pb2.ListSharedTransactionsResponse:
+            request = shared_pb2.ListSharedTransactionsRequest()
+            return await self._control.call(
+                LIST_SHARED, request, address=address, timeout_ms=timeout_ms, retry=address is None
+            )
+
+        answers, missing = await ask_coordinators(self.client, TRANSACTIONS_TOPIC, ask)
+        listed = {
+            item.key: SharedListing(item.key, item.open_token, item.last_token, item.last_commit_ms)
+            for answer in answers
+            for item in answer.items
+        }
+        return SharedListings(listed.values(), _all_unreadable(answers, missing))
+
     async def abort_shared_transaction(self, key: str) -> SharedDescription:
         from semel.protocol.api.shared_transactions import AbortSharedRequest
         from semel.sdk.shared.calls import abort_shared
@@ -599,7 +623,11 @@ def _lag(committed: int, end: ListOffset | SemelError, start: ListOffset | Semel
 
 
 def _all_unreadable(
-    answers: Iterable[groups_pb2.ListGroupsResponse | transactions_pb2.ListTransactionsResponse],
+    answers: Iterable[
+        groups_pb2.ListGroupsResponse
+        | transactions_pb2.ListTransactionsResponse
+        | shared_pb2.ListSharedTransactionsResponse
+    ],
     missing: Iterable[str],
 ) -> tuple[str, ...]:
     """Return why listings lack something: what each coordinator could not read, and coordinators that are away."""

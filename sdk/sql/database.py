@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from pathlib import PurePath
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -37,6 +38,7 @@ SILENCE_S: Final = 60
 READ_TIMEOUT_S: Final = 300
 """The same for PyMySQL, which can't tell."""
 PAUSE_MAX_S: Final = 2.0
+_NAME_CHARS_MAX: Final = 100
 
 
 class Verdict(Enum):
@@ -75,6 +77,11 @@ class Database:
     def location(self) -> str:
         """The URL without its password, for messages."""
         return self.engine.url.render_as_string(hide_password=True)
+
+    @property
+    def name(self) -> str:
+        """Its kind and its name, for those who must not see hosts, users or directories: postgresql shop."""
+        return f"{self.kind} {PurePath(self.engine.url.database or '').name}"[:_NAME_CHARS_MAX]
 
     @contextmanager
     def begin(self) -> Iterator[sa.Connection]:

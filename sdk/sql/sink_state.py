@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
+from semel.protocol.api.group_offsets import OffsetAndMetadata
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
 from semel.sdk.consumer.api import Consumer
@@ -113,7 +114,8 @@ class SinkState:
         self._tell_at = now + GROUP_COMMIT_S
         written, self._written = self._written, {}
         ours = self.consumer.assignment()
-        mine = {tp: offset for tp, offset in written.items() if tp in ours}
+        note = f"written to {self.database.name}"
+        mine = {tp: OffsetAndMetadata(offset, metadata=note) for tp, offset in written.items() if tp in ours}
         try:
             if mine:
                 self._telling = self.consumer.commit_async(mine, callback=_ignore)

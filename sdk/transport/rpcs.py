@@ -173,6 +173,12 @@ DESCRIBE_SHARED = Rpc(
     Place.TRANSACTION,
     "key",
 )
+LIST_SHARED = Rpc(
+    _SHARED + "ListSharedTransactions",
+    shared_pb2.ListSharedTransactionsRequest,
+    shared_pb2.ListSharedTransactionsResponse,
+    Place.COORDINATORS,
+)
 JOIN_GROUP = Rpc(
     _GROUPS + "JoinGroup", groups_pb2.JoinGroupRequest, groups_pb2.JoinGroupResponse, Place.GROUP, "group_id"
 )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _DEAD: Final = "Dead"
 """The state of a group that there is not."""
+_NOTE_SHOWN_MAX: Final = 300
 _PREVIEWED_MAX: Final = 10_000
 """Partitions whose offsets are set at a time."""
 
@@ -44,7 +45,9 @@ async def _groups(visit: Visit) -> Response:
 
 async def _group(visit: Visit) -> Response:
     group_id = visit.needed("id")
-    group, lags = await asyncio.gather(visit.admin.group(group_id), visit.admin.look_up_lag(group_id))
+    group, lags, committed = await asyncio.gather(
+        visit.admin.group(group_id), visit.admin.look_up_lag(group_id), visit.admin.group_offsets(group_id)
+    )
     if group.state == _DEAD and not lags:
         raise Problem(404, f"there is no group {group_id!r}: it never committed anything, or its offsets have expired")
     owners = group_owners(group)
@@ -58,6 +61,7 @@ async def _group(visit: Visit) -> Response:
         group=group,
         page=page_of(tps, visit.page),
         lags=lags,
+        notes={tp: one.metadata[:_NOTE_SHOWN_MAX] for tp, one in committed.items() if one.metadata},
         owners=owners,
         counts=counts,
         members=page_of(group.members, visit.number("members", 1, most=1_000_000)),

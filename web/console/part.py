@@ -16,7 +16,9 @@ from starlette.routing import BaseRoute, Route
 from semel.protocol.errors import RetriableError, SemelError
 from semel.web.console import (
     access,
+    finishing,
     groups,
+    jobs,
     metrics,
     overview,
     publishing,
@@ -49,6 +51,8 @@ _MODULES: Final = (
     publishing,
     groups,
     transactions,
+    finishing,
+    jobs,
     access,
     metrics,
 )

@@ -158,6 +158,7 @@ _DONE: Final = {
     "settings": "The settings are changed.",
     "offsets": "The offsets of the group are set.",
     "aborted": "The transaction is aborted.",
+    "finished": "The transaction is finished on this partition.",
     "published": "The record is published.",
 }
 """What a page says after a change, by a word in its address: nothing that an address says is shown as it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from semel.broker.acls.rights import rights_of_call
+from semel.broker.listeners.grpc.convert import filled
 from semel.broker.listeners.grpc.edge import Context
 from semel.broker.permitted import transactions
 from semel.broker.services import Services
@@ -13,6 +14,7 @@ from semel.protocol.api.shared_transactions import (
     CommitSharedRequest,
     DescribeSharedRequest,
     LeaveSharedRequest,
+    ListSharedRequest,
     OpenSharedRequest,
 )
 from semel.protocol.proto_conversions import producer_message, producer_of
@@ -107,6 +109,25 @@ class SharedTransactionService:
                 for writer in found.writers
             ],
             decisions=[_decision_message(decision) for decision in found.decisions],
+        )
+
+    async def list_shared_transactions(
+        self, _request: shared_pb2.ListSharedTransactionsRequest, _context: Context
+    ) -> shared_pb2.ListSharedTransactionsResponse:
+        found = await transactions.list_shared(self._node, rights_of_call(), ListSharedRequest())
+        message = shared_pb2.ListSharedTransactionsResponse(unreadable=found.unreadable)
+        return await filled(
+            message,
+            message.items,
+            (
+                shared_pb2.ListSharedTransactionsResponse.Item(
+                    key=one.key,
+                    open_token=one.open_token,
+                    last_token=one.last_token,
+                    last_commit_ms=one.last_commit_ms,
+                )
+                for one in found.keys
+            ),
         )
 
 

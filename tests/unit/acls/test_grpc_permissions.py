@@ -27,6 +27,7 @@ from semel.broker.node import Node
 from semel.protocol.api.group_offsets import NO_GENERATION, NO_MEMBER_ID, OffsetAndMetadata
 from semel.protocol.api.groups import OffsetCommitRequest
 from semel.protocol.api.producer_ids import InitProducerIdRequest
+from semel.protocol.api.shared_transactions import OpenSharedRequest
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest, TransactionVersion
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
@@ -195,6 +196,7 @@ CASES: Sequence[tuple[str, dict[str, Any], str, Sequence[Sequence[tuple[str, str
 )
 ELSEWHERE = frozenset(
     {"DataService/Produce", "DataService/Fetch", "GroupService/ListGroups", "TransactionService/ListTransactions"}
+    | {"SharedTransactionService/ListSharedTransactions"}
     | {f"DelegationTokenService/{verb}DelegationToken" for verb in ("Create", "Renew", "Expire")}
     | {"DelegationTokenService/DescribeDelegationTokens"}
 )
@@ -274,6 +276,7 @@ def test_lists_have_what_the_caller_may_describe(tmp_path: Path) -> None:
                     OffsetCommitRequest(name, -1, "", None, {TopicPartition("t", 0): OffsetAndMetadata(3)})
                 )
                 await node.transactions.init_producer_id(InitProducerIdRequest(name, 60_000))
+                await node.transactions.open_shared(OpenSharedRequest(name, "1", "t", 60_000, writer=False))
             groups: Any = channel.unary_unary(
                 "/semel.v1.GroupService/ListGroups",
                 request_serializer=groups_pb2.ListGroupsRequest.SerializeToString,
@@ -283,6 +286,11 @@ def test_lists_have_what_the_caller_may_describe(tmp_path: Path) -> None:
                 "/semel.v1.TransactionService/ListTransactions",
                 request_serializer=transactions_pb2.ListTransactionsRequest.SerializeToString,
                 response_deserializer=transactions_pb2.ListTransactionsResponse.FromString,
+            )
+            shared: Any = channel.unary_unary(
+                "/semel.v1.SharedTransactionService/ListSharedTransactions",
+                request_serializer=shared_pb2.ListSharedTransactionsRequest.SerializeToString,
+                response_deserializer=shared_pb2.ListSharedTransactionsResponse.FromString,
             )
             metadata: Any = channel.unary_unary(
                 "/semel.v1.MetadataService/GetMetadata",
@@ -297,6 +305,8 @@ def test_lists_have_what_the_caller_may_describe(tmp_path: Path) -> None:
                 assert [each.group_id for each in (await groups(groups_pb2.ListGroupsRequest())).items] == seen
                 listed = await transactions(transactions_pb2.ListTransactionsRequest())
                 assert [each.transactional_id for each in listed.items] == seen
+                keys = await shared(shared_pb2.ListSharedTransactionsRequest())
+                assert [each.key for each in keys.items] == seen
                 everything = await metadata(metadata_pb2.GetMetadataRequest(all_topics=True, include_internal=True))
                 assert not everything.topics
 

@@ -97,6 +97,10 @@ def test_a_shared_attempt_that_is_stuck_is_found_and_aborted_by_its_key() -> Non
             shown = run("txn", "describe", key).stdout
             (whole_id,) = re.findall(rf"{re.escape(member)}\d+", shown)
             assert whole_id in run("txn", "list").stdout
+            (row,) = json.loads(run("txn", "list", "--shared", "--json").stdout)
+            assert row == {"key": key, "open_token": "t", "last_token": None, "last_commit_ms": None}
+            assert re.search(rf"{re.escape(key)} +t +", run("txn", "list", "--shared").stdout)
+            assert run("txn", "list", "--shared", "--state", "Ongoing").exit_code == 2
             assert run("txn", "describe", whole_id).exit_code == 0
             aborted = run("txn", "abort", key, "--yes")
             assert aborted.stdout == f"attempt {shared.attempt} of {key} is aborted, with its 1 writers\n"

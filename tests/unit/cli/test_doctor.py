@@ -18,6 +18,7 @@ import pytest
 from doctor_cluster_facts import three
 from doctor_facts import HEALTHY_DISK
 from live_node import LiveNode
+from lost_markers import cut_last_batch
 from running_node import SMALL
 from typer.testing import CliRunner, Result
 
@@ -31,7 +32,6 @@ from semel.cli import doctor as command
 from semel.cli.main import app
 from semel.protocol.api.diagnostics import NodeFacts, Thresholds
 from semel.protocol.batch_builder import encode_batch
-from semel.protocol.batch_header import iter_batches
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from semel.sdk.diagnosis.findings import Cluster, Finding
 from semel.sdk.diagnosis.rules import diagnose
@@ -398,19 +398,6 @@ def test_T3_T7_a_decided_transaction_that_has_lost_a_marker_is_ended_as_it_was_d
         assert "all partitions have its markers" in run(node, "txn", "why", "pay").stdout
     finally:
         node.stop()
-
-
-def cut_last_batch(folder: Path) -> None:
-    """Take the last batch from a stopped partition's log, as if it never had reached the disk."""
-    (path,) = folder.glob("*.log")
-    data = path.read_bytes()
-    place = 0
-    for header in iter_batches(memoryview(data)):
-        place = header.position
-    path.write_bytes(data[:place])
-    for other in folder.glob("*.snapshot"):
-        other.unlink()
-    (folder.parent / ".kafka_cleanshutdown").unlink(missing_ok=True)
 
 
 def test_usage_of_abort_is_told(node: LiveNode) -> None:

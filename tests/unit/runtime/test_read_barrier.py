@@ -53,6 +53,7 @@ from semel.protocol.api.shared_transactions import (
     CommitSharedRequest,
     DescribeSharedRequest,
     LeaveSharedRequest,
+    ListSharedRequest,
     OpenSharedRequest,
 )
 from semel.protocol.api.transactions import (
@@ -107,6 +108,7 @@ TRANSACTION_REQUESTS: Final[Mapping[type, object]] = {
     AbortSharedRequest: AbortSharedRequest(KEY, ATTEMPT),
     LeaveSharedRequest: LeaveSharedRequest(KEY, ATTEMPT, FIRST),
     DescribeSharedRequest: DescribeSharedRequest(KEY),
+    ListSharedRequest: ListSharedRequest(),
 }
 
 Call = Callable[[Any], Awaitable[object]]
@@ -124,6 +126,7 @@ TRANSACTION_METHODS: Final[Mapping[str, Call | str]] = {
     "commit_shared": lambda service: service.commit_shared(_REPEATED_COMMIT),
     "abort_shared": lambda service: service.abort_shared(AbortSharedRequest(KEY, ATTEMPT)),
     "leave_shared": lambda service: service.leave_shared(LeaveSharedRequest(KEY, ATTEMPT, FIRST)),
+    "list_shared": lambda service: service.list_shared(ListSharedRequest()),
     "describe_shared": lambda service: service.describe_shared(DescribeSharedRequest(KEY)),
     "completed": lambda service: service.completed(ID, 60),
     "confirm": lambda service: service.confirm(),

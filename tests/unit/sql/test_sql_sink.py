@@ -25,7 +25,10 @@ def test_rows_are_appended_and_the_group_is_told_where_the_database_stands(kit: 
     assert (statistics["records"], statistics["rows"], statistics["dead_letters"]) == (2, 2, 0)
     assert kit.position() == 2
     offsets = kit.admin.group_offsets(kit.group)
-    assert offsets[semel.TopicPartition(kit.topic, 0)].offset == 2
+    told = offsets[semel.TopicPartition(kit.topic, 0)]
+    assert told.offset == 2
+    assert told.metadata.startswith("written to sqlite ")
+    assert "/" not in told.metadata, "those who may see the group need not see where the database is"
 
 
 def test_upserts_and_deletes_take_effect_in_order(kit: Kit) -> None:

@@ -17,9 +17,12 @@ from semel.protocol.api.shared_transactions import (
     CommitSharedResponse,
     DescribeSharedRequest,
     LeaveSharedRequest,
+    ListSharedRequest,
+    ListSharedResponse,
     OpenSharedRequest,
     OpenSharedResponse,
     SharedDescription,
+    SharedListing,
     key_of_member,
     member_id,
 )
@@ -402,6 +405,27 @@ def test_a_key_that_is_idle_for_long_is_forgotten(shard: Shared) -> None:
     assert shard.describe() == SharedDescription(KEY, "", "", -1, (), ())
     shard.reload()
     assert shard.describe().decisions == ()
+
+
+def test_T13_keys_are_listed_with_their_last_commit_and_what_is_open(shard: Shared) -> None:
+    def listed() -> tuple[SharedListing, ...]:
+        response: ListSharedResponse = shard.submit(ListSharedRequest())
+        return response.keys
+
+    assert listed() == ()
+    shard.open("a", 7, writer=False)
+    assert listed() == (SharedListing(KEY, "7"),)
+    decided_ms = shard.commit("a", batch=7).decision.decided_ms
+    assert listed() == (SharedListing(KEY, "", "7", decided_ms),)
+    shard.open("b", 8, writer=False)
+    assert listed() == (SharedListing(KEY, "8", "7", decided_ms),)
+    shard.reload()
+    assert listed() == (SharedListing(KEY, "8", "7", decided_ms),)
+    shard.submit(AbortSharedRequest(KEY, "b"))
+    assert listed() == (SharedListing(KEY, "", "7", decided_ms),)
+    shard.now_ms += shard.config.commit_history_expiration_ms
+    shard.tick()
+    assert listed() == ()
 
 
 def test_keys_with_slashes_are_found_again() -> None:

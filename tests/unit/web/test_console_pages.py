@@ -28,6 +28,7 @@ PAGES = (
     "groups",
     "transactions",
     "token",
+    "jobs",
     "access",
     "metrics",
 )
@@ -254,6 +255,43 @@ def test_a_commit_token_is_looked_up(console: ConsoleClient, broker: Broker) -> 
     assert "token 'monday' was recorded as committed" in found.plain
     assert "'tuesday'" not in found.plain
     assert console.get("token", key="nightly", token="never").status == 404
+
+
+def test_jobs_are_listed_with_what_they_committed_last(console: ConsoleClient, broker: Broker) -> None:
+    for key, token in (("spark/q1/totals", "batch-1"), ("spark/q1/totals", "batch-2"), ("closing", "november")):
+        with semel.SharedTransaction.open(broker.bootstrap, key, token=token) as shared:
+            with shared.join() as writer:
+                writer.send("pages", b"x")
+                written = writer.finish()
+            shared.commit([written], payload=b'{"end":["<%s>"]}' % token.encode())
+    for name, token in (("semel.outbox/shop", ""), ("hourly", "nine"), ("no-token", "")):
+        with (
+            semel.Producer(broker.bootstrap, transactional_id=name) as producer,
+            producer.transaction(token=token or None) as transaction,
+        ):
+            transaction.send("pages", b"x")
+    with semel.SharedTransaction.open(broker.bootstrap, "spark/q1/totals", token="batch-3") as shared:
+        with shared.join() as writer:
+            writer.send("pages", b"x")
+            writer.flush()
+            page = console.get("jobs")
+            assert re.search(r'q1/totals Spark batch-2 \S+ 1 batch-3 {"end":\["<batch-2>"\]}', page.plain)
+        shared.abort()
+    assert re.search(r'closing shared transactions november \S+ 1 - {"end":\["<november>"\]}', page.plain)
+    assert re.search(r"hourly producer nine \S+ 1 - -", page.plain)
+    assert re.search(r"shop outbox - - - - -", page.plain)
+    assert "no-token" not in page.plain
+    assert console.get("jobs", kind="Spark").plain.count("spark/") == 0, "the name without the prefix"
+    assert "hourly" not in console.get("jobs", kind="Spark").plain
+    assert "There is none of these." in console.get("jobs", filter="nobody's").plain
+    assert console.get("jobs", kind="Flink").status == 400
+
+
+def test_notes_of_commits_are_shown(console: ConsoleClient, admin: semel.Admin) -> None:
+    place = semel.TopicPartition("pages", 0)
+    admin.alter_group_offsets("noted", {place: semel.OffsetAndMetadata(3, metadata="written to <sqlite> shop.db")})
+    assert "Note of the commit pages-0 3" in (shown := console.get("group", id="noted").plain)
+    assert "written to <sqlite> shop.db" in shown
 
 
 def test_a_shared_transaction_shows_its_writers(console: ConsoleClient, broker: Broker) -> None:
