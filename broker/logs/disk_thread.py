@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from typing import Final
+from typing import Final, TypeVar
 
 from semel.runtime.threads import Threads
+
+T = TypeVar("T")
 
 _THREADS: Final = 10
 """One for flushing, one for compaction, and those that make many logs at once: none waits for another. Only as many are
@@ -56,6 +58,13 @@ class DiskThread:
             raise cancelled
         if failure is not None:
             raise failure
+
+    async def run_all(self, function: Callable[[T], object], parts: Iterable[T]) -> None:
+        """Run a call for each part, side by side, as `run` does: all have ended when this returns or raises."""
+        outcomes = await asyncio.gather(*(self.run(function, part) for part in parts), return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
 
     def close(self) -> None:
         if self._own is not None:

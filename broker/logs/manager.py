@@ -445,7 +445,7 @@ class LogManager:
         # Side by side, because a file system makes one commit of the syncs that wait at the same time.
         left = [one for one in new if one.tp not in failures]
         parts = [part for first in range(_MAKERS) if (part := left[first::_MAKERS])]
-        await asyncio.gather(*(self._thread.run(make, part) for part in parts))
+        await self._thread.run_all(make, parts)
         offline = [self._not_made(one, failures[one.tp]) for one in new if one.tp in failures]
         turns = Turns(ends_with_caller=False)
         for one in new:
@@ -501,7 +501,7 @@ class LogManager:
                     failures[partition] = error
 
         parts = [part for first in range(_MAKERS) if (part := notes[first::_MAKERS])]
-        await asyncio.gather(*(self._thread.run(write, part) for part in parts))
+        await self._thread.run_all(write, parts)
         for partition, error in failures.items():
             if self._partitions.get(partition.tp) is partition:
                 partition.epoch_not_noted(error)
@@ -902,19 +902,32 @@ class LogManager:
         """Delete the logs of partitions, open or offline, that were moved to other nodes.
 
         That this node had them is noted first, and made sure of: where the metadata loses the move, it tells that it
-        has nothing of them (R10). Until the directory is gone all of the log is there.
+        has nothing of them (R10). Until the directory is gone all of the log is there. A node that stops meanwhile
+        still puts away the directories of all that are noted.
         """
         async with self._making:
             leaving = [one for one in self.partitions() if (one.topic_id, one.tp.partition) in keys]
             for one in leaving:
                 # From here on nobody fetches into it, whatever the metadata says meanwhile.
                 self._take_out(one, error_for(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{one.tp} was moved to other nodes"))
-            await self._thread.run(lambda: self.folder.known.remove(keys, durably=True, were_moved=True))
-            async for one in in_turns(leaving, ends_with_caller=False):
+            failure, cancelled = await self._thread.outcome(
+                lambda: self.folder.known.remove(keys, durably=True, were_moved=True)
+            )
+            if failure is not None:
+                raise failure
+            turns = Turns(ends_with_caller=False)
+            for one in leaving:
                 try:
                     self._drop(one)
                 except OSError as error:
                     _log.error("the log of %s, which was moved away, could not be deleted: %s", one.tp, error)
+                if cancelled is None:
+                    try:
+                        await turns.give_way()
+                    except asyncio.CancelledError as error:
+                        cancelled = error
+            if cancelled is not None:
+                raise cancelled
         for offline in self.offline:
             if (offline.topic_id, offline.tp.partition) in keys:
                 await self.delete_offline(offline, was_moved=True)

@@ -318,6 +318,53 @@ def test_R5_what_was_moved_away_is_made_again_once_the_journal_can_be_cut_and_ot
     asyncio.run(run())
 
 
+def test_R10_a_move_that_is_cancelled_leaves_no_directory_of_what_is_noted_as_moved() -> None:
+    """A clean stop in the midst of it left directories that the list of known partitions did not have."""
+
+    async def run() -> None:
+        executor = HeldExecutor()
+        node = Node()
+        node.start(executor=executor)
+        other = TopicPartition("orders", 1)
+        for tp in (TP, other):
+            node.create(tp)
+        moving = asyncio.ensure_future(node.logs.move_away([(TOPIC_ID, TP.partition), (TOPIC_ID, 1)]))
+        while not executor.held:
+            await asyncio.sleep(0)
+        moving.cancel()
+        await asyncio.sleep(0)
+        executor.run()
+        with pytest.raises(asyncio.CancelledError):
+            await moving
+        for tp in (TP, other):
+            assert node.logs.was_moved(tp, TOPIC_ID)
+            assert not node.logs.has_directory(tp)
+
+    asyncio.run(run())
+
+
+def test_who_is_cancelled_while_many_are_made_waits_for_all_of_them() -> None:
+    """It waited for the first, so that a node could call its stop a clean one while others were still being made."""
+
+    async def run() -> None:
+        executor = HeldExecutor()
+        node = Node()
+        node.start(executor=executor)
+        making = asyncio.ensure_future(node.logs.create_partitions(many(8)))
+        while not executor.held:
+            await asyncio.sleep(0)
+        making.cancel()
+        while executor.held:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not making.done()
+            executor.run()
+        with pytest.raises(asyncio.CancelledError):
+            await making
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("skipped", [1, 2])
 def test_R5_a_flush_that_could_not_cut_the_journal_is_made_once_more(
     monkeypatch: pytest.MonkeyPatch, skipped: int
