@@ -26,6 +26,7 @@ class EmbeddedLink:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: InProcessListener | None = None
         self._pending: set[Future[bytes]] = set()
+        self._offered: set[socket.socket] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._gone = f"{path} is not open yet"
 
@@ -39,6 +40,9 @@ class EmbeddedLink:
         with self._lock:
             self._listener, self._gone = None, reason
             pending, self._pending = self._pending, set()
+            offered, self._offered = self._offered, set()
+        for accepted in offered:
+            accepted.close()
         for future in pending:
             with suppress(InvalidStateError):
                 future.set_exception(NodeGoneError(reason))
@@ -55,15 +59,24 @@ class EmbeddedLink:
     def connect(self) -> socket.socket:
         with self._lock:
             loop, listener = self._way()
-        mine, accepted = socket.socketpair()
+            mine, accepted = socket.socketpair()
+            self._offered.add(accepted)
         mine.setblocking(False)
         try:
             self._on_loop(loop, self._accept, listener, accepted)
         except BaseException:
             mine.close()
-            accepted.close()
+            if self._take(accepted):
+                accepted.close()
             raise
         return mine
+
+    def _take(self, accepted: socket.socket) -> bool:
+        """Return whether one end of a pair is still there to be taken: `close` closes those that nobody has taken."""
+        with self._lock:
+            is_there = accepted in self._offered
+            self._offered.discard(accepted)
+        return is_there
 
     def to(self, _address: str) -> EmbeddedLink:
         return self  # its node is alone
@@ -118,6 +131,10 @@ class EmbeddedLink:
             self._loop.call_soon_threadsafe(task.cancel)
 
     def _accept(self, listener: InProcessListener, accepted: socket.socket) -> None:
+        if not self._take(accepted):
+            return
         task = asyncio.get_running_loop().create_task(listener.connect(accepted))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # One that is cancelled before its first step has not looked at the socket.
+        task.add_done_callback(lambda done: accepted.close() if done.cancelled() else None)

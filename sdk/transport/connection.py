@@ -37,7 +37,11 @@ def dial_link(link: NodeLink) -> Dial:
             accepted = link.connect()
         except NodeGoneError as error:
             raise ConnectionLostError(error.message) from None
-        _, connection = await asyncio.get_running_loop().create_connection(made, sock=accepted)
+        try:
+            _, connection = await asyncio.get_running_loop().create_connection(made, sock=accepted)
+        except BaseException:
+            accepted.close()
+            raise
         return connection
 
     return dial

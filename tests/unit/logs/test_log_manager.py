@@ -329,8 +329,9 @@ def test_R10_a_move_that_is_cancelled_leaves_no_directory_of_what_is_noted_as_mo
         for tp in (TP, other):
             node.create(tp)
         moving = asyncio.ensure_future(node.logs.move_away([(TOPIC_ID, TP.partition), (TOPIC_ID, 1)]))
-        while not executor.held:
+        for _ in range(20):
             await asyncio.sleep(0)
+        assert len(executor.held) == 1
         moving.cancel()
         await asyncio.sleep(0)
         executor.run()
@@ -351,13 +352,14 @@ def test_who_is_cancelled_while_many_are_made_waits_for_all_of_them() -> None:
         node = Node()
         node.start(executor=executor)
         making = asyncio.ensure_future(node.logs.create_partitions(many(8)))
-        while not executor.held:
+        for _ in range(20):
             await asyncio.sleep(0)
+        assert len(executor.held) > 1
         making.cancel()
-        while executor.held:
-            for _ in range(5):
+        for work in range(len(executor.held)):
+            for _ in range(20):
                 await asyncio.sleep(0)
-            assert not making.done()
+            assert not making.done(), work
             executor.run()
         with pytest.raises(asyncio.CancelledError):
             await making
