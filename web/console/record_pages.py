@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -221,10 +222,12 @@ async def _shown(
 ) -> list[ShownRecord]:
     ids = {schema_id_of(one.record.value) for one in found} | {schema_id_of(one.record.key) for one in found}
     schemas = await schemas_of(visit.console, (one for one in ids if one is not None)) if _may_decode(form) else {}
-    return [
-        shown_record(one, form, schemas, most, states.get((one.record.partition, one.record.offset), ""))
-        for one in found
-    ]
+    records = []
+    for one in found:
+        state = states.get((one.record.partition, one.record.offset), "")
+        records.append(shown_record(one, form, schemas, most, state))
+        await asyncio.sleep(0)  # decoding 500 records may take seconds: others go on, and the page's time is up in time
+    return records
 
 
 def _may_decode(form: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from semel.protocol.record_decoder import Record
 from semel.sdk.schemas.errors import SchemaDataError
@@ -24,6 +24,9 @@ _HEADER_BYTES: Final = 1 << 10
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _JSON_PART: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _INDENT: Final = "  "
+_JSON: Final = json.JSONEncoder(indent=2, ensure_ascii=False)
+_CHARACTERS_PER_BYTE: Final = 8
+"""Of a decoded value, for each byte that may be shown of others."""
 _HEX_BYTES_MIN: Final = 256
 
 
@@ -88,8 +91,8 @@ def shown(data: bytes | None, form: str, schemas: dict[int, FoundSchema | None],
     is_cut = size_bytes > most
     data, note = data[:most], ""
     if form in ("auto", "schema"):
-        found = None if is_cut else by_schema(data, schemas)
-        if found is not None and not found.note:
+        found = None if is_cut else by_schema(data, schemas, most)
+        if found is not None and found.text is not None:
             return found
         note = found.note if found is not None else ""
         if form == "schema" and not note:
@@ -111,8 +114,12 @@ def shown(data: bytes | None, form: str, schemas: dict[int, FoundSchema | None],
     return Shown(as_hex(rows), "hex", size_bytes, size_bytes > len(rows), note)
 
 
-def by_schema(data: bytes, schemas: dict[int, FoundSchema | None]) -> Shown | None:
-    """Return what a schema of the registry makes of bytes; None where they name none. note: why it could not."""
+def by_schema(data: bytes, schemas: dict[int, FoundSchema | None], most: int) -> Shown | None:
+    """Return what a schema of the registry makes of bytes; None where they name none.
+
+    most: how many bytes are shown at most
+    Where the schema can't say what they are, the text is None, and the note says why.
+    """
     schema_id = schema_id_of(data)
     if schema_id is None or schema_id not in schemas:
         return None
@@ -120,16 +127,37 @@ def by_schema(data: bytes, schemas: dict[int, FoundSchema | None]) -> Shown | No
     if schema is None:
         return Shown(None, "schema", len(data), note=f"the registry has no schema {schema_id}")
     form = f"{schema.language} schema {schema_id} ({schema.subject}, version {schema.version})"
+    if schema.problem:
+        return Shown(None, form, len(data), note=f"schema {schema_id} can't be used: {schema.problem}")
     _, rest = split(data)
     if schema.language == "JSON":
         text = pretty_json(bytes(rest))
         return Shown(text, form, len(data), note="" if text is not None else "what follows the schema's id is no JSON")
-    if schema.avro is None:
-        return Shown(as_hex(data), form, len(data))
     try:
-        return Shown(json.dumps(decoded(schema.avro, rest), indent=2, ensure_ascii=False), form, len(data))
+        if schema.avro is not None:
+            text, is_cut = _as_json(decoded(schema.avro, rest), most)
+            return Shown(text, form, len(data), is_cut)
+        if schema.protobuf is not None:
+            found = schema.protobuf.decoded(rest)
+            text, is_cut = _as_json(found.value, most)
+            return Shown(text, f"{found.message} of {form}", len(data), is_cut, found.note)
     except SchemaDataError as error:
         return Shown(None, form, len(data), note=f"it is not as schema {schema_id} says: {error.message}")
+    return Shown(as_hex(data), form, len(data))
+
+
+def _as_json(value: Any, most: int) -> tuple[str, bool]:
+    """Return a decoded value with line breaks, and whether it is cut off. most: how many bytes are shown at most.
+
+    A byte of a record can be a name of the schema as long as the schema, or stand behind an indent of 400 spaces.
+    """
+    parts, left = [], most * _CHARACTERS_PER_BYTE
+    for part in _JSON.iterencode(value):
+        parts.append(part[:left])
+        left -= len(part)
+        if left < 0:
+            return "".join(parts), True
+    return "".join(parts), False
 
 
 def schema_id_of(data: bytes | None) -> int | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from console_client import ConsoleClient
@@ -17,7 +18,8 @@ from semel.protocol.record_decoder import Record
 from semel.sdk.schemas.errors import SchemaDataError
 from semel.testing import Broker
 from semel.web.console.avro_values import decoded
-from semel.web.console.reading import Piece, Reading
+from semel.web.console.reading import Found, Piece, Reading
+from semel.web.console.record_pages import _shown
 from semel.web.console.record_view import pretty_json, shown, trace_of
 from semel.web.registry.formats.avro import Avro
 
@@ -205,7 +207,7 @@ def test_values_are_decoded_by_the_gateways_own_registry(
     page = console.get("records", topic=topic, partition=0, begin="offset", offset=0, format="schema")
     assert re.search(r'\{ "id": 7 \} AVRO schema \d+ \(decoded-value, version 1\)', page.plain)
     assert re.search(r'\{ "a": 1 \} JSON schema \d+ \(decoded-json, version 1\)', page.plain)
-    assert "PROTOBUF schema" in page.plain
+    assert re.search(r'\{ "a": 5 \} M of PROTOBUF schema \d+ \(decoded-proto, version 1\)', page.plain)
     assert "the registry has no schema 99999" in page.plain
     assert "1 bytes are left over" in page.plain
 
@@ -307,6 +309,24 @@ def test_avro_is_read_as_fastavro_wrote_it() -> None:
 def test_avro_that_asks_for_too_much_is_refused(schema: str, data: bytes) -> None:
     with pytest.raises(SchemaDataError):
         decoded(Avro().parse(schema, ()).tree, memoryview(data))
+
+
+def test_others_go_on_while_many_records_are_decoded() -> None:
+    record = Record(0, 0, None, b"x", (), "t", 0)
+    turns: list[int] = []
+
+    async def other() -> None:
+        while True:
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        task = asyncio.create_task(other())
+        await _shown(cast(Any, None), [Found(record, -1, 1)] * 100, "text", {})
+        task.cancel()
+
+    asyncio.run(run())
+    assert len(turns) >= 100
 
 
 def test_a_partition_that_cannot_be_read_leaves_the_others_readable(
