@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from semel.protocol.record_decoder import Record
 from semel.sdk.schemas.errors import SchemaDataError
@@ -98,9 +99,10 @@ def shown(data: bytes | None, form: str, schemas: dict[int, FoundSchema | None],
         if form == "schema" and not note:
             note = "it is too large to be decoded here" if is_cut else "it names no schema of the registry"
     if form in ("auto", "json"):
-        text = None if is_cut else pretty_json(data)
-        if text is not None:
-            return Shown(text, "json", size_bytes, note=note)
+        parts = None if is_cut else pretty_json(data)
+        if parts is not None:
+            laid_out, is_cut = _joined(parts, most)
+            return Shown(laid_out, "json", size_bytes, is_cut, note)
         if form == "json":
             note = "it is too large to be laid out here" if is_cut else "it is no JSON object or array"
     if form != "hex":
@@ -131,28 +133,31 @@ def by_schema(data: bytes, schemas: dict[int, FoundSchema | None], most: int) ->
         return Shown(None, form, len(data), note=f"schema {schema_id} can't be used: {schema.problem}")
     _, rest = split(data)
     if schema.language == "JSON":
-        text = pretty_json(bytes(rest))
-        return Shown(text, form, len(data), note="" if text is not None else "what follows the schema's id is no JSON")
+        parts = pretty_json(bytes(rest))
+        if parts is None:
+            return Shown(None, form, len(data), note="what follows the schema's id is no JSON")
+        text, is_cut = _joined(parts, most)
+        return Shown(text, form, len(data), is_cut)
     try:
         if schema.avro is not None:
-            text, is_cut = _as_json(decoded(schema.avro, rest), most)
+            text, is_cut = _joined(_JSON.iterencode(decoded(schema.avro, rest)), most)
             return Shown(text, form, len(data), is_cut)
         if schema.protobuf is not None:
             found = schema.protobuf.decoded(rest)
-            text, is_cut = _as_json(found.value, most)
+            text, is_cut = _joined(_JSON.iterencode(found.value), most)
             return Shown(text, f"{found.message} of {form}", len(data), is_cut, found.note)
     except SchemaDataError as error:
         return Shown(None, form, len(data), note=f"it is not as schema {schema_id} says: {error.message}")
     return Shown(as_hex(data), form, len(data))
 
 
-def _as_json(value: Any, most: int) -> tuple[str, bool]:
-    """Return a decoded value with line breaks, and whether it is cut off. most: how many bytes are shown at most.
+def _joined(pieces: Iterable[str], most: int) -> tuple[str, bool]:
+    """Return a value with its line breaks, and whether it is cut off. most: how many bytes are shown at most.
 
-    A byte of a record can be a name of the schema as long as the schema, or stand behind an indent of 400 spaces.
+    A byte of a record can be a name of the schema as long as the schema, or stand behind an indent of 1,800 spaces.
     """
     parts, left = [], most * _CHARACTERS_PER_BYTE
-    for part in _JSON.iterencode(value):
+    for part in pieces:
         parts.append(part[:left])
         left -= len(part)
         if left < 0:
@@ -167,10 +172,12 @@ def schema_id_of(data: bytes | None) -> int | None:
     return int.from_bytes(data[1:5], "big")
 
 
-def pretty_json(data: bytes) -> str | None:
-    """Return JSON with line breaks, and every name and number as it was written; None for what is no object or array.
+def pretty_json(data: bytes) -> Iterator[str] | None:
+    """Return the parts of JSON with line breaks, and every name and number as it was written.
 
-    >>> print(pretty_json(b'{"a":1.0,"a":[],"b":["x"]}'))
+    None for what is no object or array.
+
+    >>> print(*pretty_json(b'{"a":1.0,"a":[],"b":["x"]}'), sep="")
     {
       "a": 1.0,
       "a": [],
@@ -189,27 +196,25 @@ def pretty_json(data: bytes) -> str | None:
     return _laid_out(text)
 
 
-def _laid_out(text: str) -> str:
-    parts: list[str] = []
+def _laid_out(text: str) -> Iterator[str]:
     depth = 0
     pieces = _JSON_PART.findall(text)
     for place, piece in enumerate(pieces):
         after = pieces[place + 1] if place + 1 < len(pieces) else ""
         if piece in "{[":
-            parts.append(piece)
+            yield piece
             depth += 1
             if after not in ("}", "]"):
-                parts.append("\n" + _INDENT * depth)
+                yield "\n" + _INDENT * depth
         elif piece in "}]":
             depth -= 1
             if place and pieces[place - 1] not in ("{", "["):
-                parts.append("\n" + _INDENT * depth)
-            parts.append(piece)
+                yield "\n" + _INDENT * depth
+            yield piece
         elif piece == ",":
-            parts.append(",\n" + _INDENT * depth)
+            yield ",\n" + _INDENT * depth
         else:
-            parts.append(": " if piece == ":" else piece)
-    return "".join(parts)
+            yield ": " if piece == ":" else piece
 
 
 def as_text(data: bytes, *, is_cut: bool) -> str | None:

@@ -26,6 +26,10 @@ from semel.web.registry.formats.avro import Avro
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
+def laid_out(data: bytes) -> str:
+    return "".join(pretty_json(data) or ())
+
+
 @pytest.fixture(scope="module")
 def console(gateway: HttpGateway) -> ConsoleClient:
     return ConsoleClient(gateway.address)
@@ -227,7 +231,7 @@ def test_a_record_shows_its_headers_and_its_trace(
 
 
 def test_json_keeps_what_was_written() -> None:
-    text = pretty_json(b'{"a":1.0,"a":1e400,"big":' + b"9" * 5_000 + b',"e":{},"t":"{\\"x\\":[1,2]}"}')
+    text = laid_out(b'{"a":1.0,"a":1e400,"big":' + b"9" * 5_000 + b',"e":{},"t":"{\\"x\\":[1,2]}"}')
     assert text is not None
     assert text.count('"a"') == 2
     assert "1e400" in text
@@ -236,6 +240,14 @@ def test_json_keeps_what_was_written() -> None:
     assert r'"t": "{\"x\":[1,2]}"' in text
     assert pretty_json(b"[" * 100_000 + b"]" * 100_000) is None
     assert pretty_json(b"{") is None
+
+
+def test_json_that_is_nested_deep_is_cut_off_before_its_indents_are_megabytes() -> None:
+    data = b"[" * 900 + b"1" + b",1" * 100_000 + b"]" * 900
+    found = shown(data, "auto", {}, 256 << 10, len(data))
+    assert (found.form, found.is_cut) == ("json", True)
+    assert found.text is not None
+    assert len(found.text) <= 8 * (256 << 10)
     assert pretty_json(b'{"a": NaN}') is not None
 
 
