@@ -49,6 +49,7 @@ OTHERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
         "a log in the caller's process beside a node of its own process, the same clients",
         ("--records", "20000", "--transactions", "50", "--rounds", "1"),
     ),
+    "gateway": ("the console's pages on a large cluster, REST and the schema registry", ("--quick",)),
     "tiers": ("a topic in a remote storage beside one on the disk", ("--quick",)),
     "tls": ("what encryption costs a node", ("--rounds", "1", "--requests", "5000", "--fetches", "50")),
     "neighbours": (
