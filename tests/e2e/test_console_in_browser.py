@@ -36,6 +36,7 @@ PICTURED: Final = {
     "group": "group?id=billing",
     "transactions": "transactions",
     "transaction": "transaction?key=enrich-0",
+    "jobs": "jobs",
 }
 """Pages that docs/console.md shows."""
 OTHERS: Final = (
@@ -52,7 +53,7 @@ OTHERS: Final = (
 
 
 def fill(broker: Broker) -> None:
-    """Two topics, a group that is behind, and transactions: one committed, one aborted."""
+    """Two topics, a group that is behind, a committed and an aborted transaction, and the batches of a Spark query."""
     with semel.Admin(broker.bootstrap) as admin:
         admin.create_topic("orders", partitions=3)
         admin.create_topic("enriched", partitions=2)
@@ -73,6 +74,13 @@ def fill(broker: Broker) -> None:
         producer.send("enriched", b"dropped")
         producer.flush()
         producer.abort_transaction()
+    key = "spark/4f6c5b1e-6f0e-4d0c-9a53-0d5a3c1d6d4e/enriched"
+    for batch, ends in enumerate((20, 45)):
+        with semel.SharedTransaction.open(broker.bootstrap, key, token=f"batch-{batch}", sequence=batch) as shared:
+            with shared.join() as writer:
+                writer.send("enriched", b"ENRICHED")
+                written = writer.finish()
+            shared.commit([written], payload=b'{"end":["{\\"orders\\":{\\"0\\":%d}}"]}' % ends)
 
 
 def an_hour(now_ms: int) -> Iterator[Sample]:
