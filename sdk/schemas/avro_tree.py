@@ -157,8 +157,6 @@ def _node(schema: Any, named: Mapping[str, Any], around: tuple[str, ...], path: 
         return _union([_node(each, named, (*around, ""), path) for each in schema])
     kind = schema["type"]
     if kind in ("record", "error"):
-        if schema["name"] in around:
-            return _node(schema["name"], named, around, path)
         return _record(schema, named, (*around, schema["name"]), path)
     if kind == "array":
         items = _node(schema["items"], named, (*around, ""), path)
