@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
+    from semel.sdk.schemas.arrow import ArrowDecoder, ArrowEncoder
+
 
 @ends_tracebacks
 class SchemaRegistry:
@@ -202,6 +204,62 @@ class SchemaRegistry:
         from semel.sdk.schemas.protobuf import ProtobufDeserializer
 
         return work(_prepared, lambda: ProtobufDeserializer(self._core, message), subjects)
+
+    # --- Arrow columns ------------------------------------------------------------------------------------------------
+
+    def arrow_decoder(
+        self,
+        *,
+        reader: str | Schema | None = None,
+        topic: str | None = None,
+        subject: str | None = None,
+        is_key: bool = False,
+        with_spark_types: bool = False,
+    ) -> ArrowDecoder:
+        """Return what turns Arrow columns of records in Avro into typed ones. All records are read by one schema.
+
+        reader:        that schema; None: the latest of the subject, as it is now
+        topic, is_key: the subject is that of a topic's values or keys, such as orders-value
+        subject:       the subject itself. Its schemas are got now; one of another subject at the first record of it,
+                       which holds up the loop meanwhile, also in asyncio
+        with_spark_types: give types that Spark takes: timestamps in microseconds, those in nanoseconds and times of day
+                       as their numbers, fixed as binary
+
+        Needs the extra `arrow`, too. Raises `UsageError` for a schema in another language than Avro, and for one that
+        no Arrow type holds, such as a record that contains itself.
+        """
+        with imports_of_extra("arrow", "arrow_decoder"):
+            import pyarrow  # noqa: F401
+        with imports_of_extra("schemas", "arrow_decoder"):
+            from semel.sdk.schemas.arrow import arrow_decoder
+            from semel.sdk.schemas.avro_reading import AvroColumnReader  # noqa: F401
+        known = None if reader is None else _as_schema(reader, "AVRO", ())
+        named = topic_name(topic, is_key, "") if subject is None and topic is not None else subject
+        return work(arrow_decoder, self._core, known, named, with_spark_types=with_spark_types)
+
+    def arrow_encoder(
+        self,
+        schema: str | Schema,
+        *,
+        topic: str | None = None,
+        subject: str | None = None,
+        is_key: bool = False,
+        strategy: SubjectStrategy = topic_name,
+        register: bool = True,
+        normalize: bool = False,
+        references: Sequence[SchemaReference] = (),
+    ) -> ArrowEncoder:
+        """Return what turns Arrow rows into columns of records in Avro. See `avro_serializer` for the options.
+
+        Needs the extra `arrow`, too. Raises `UsageError` as `arrow_decoder` does.
+        """
+        with imports_of_extra("arrow", "arrow_encoder"):
+            import pyarrow  # noqa: F401
+        with imports_of_extra("schemas", "arrow_encoder"):
+            from semel.sdk.schemas.avro_writing import avro_arrow_encoder
+        choice = SubjectChoice(subject, topic, is_key, strategy)
+        whole = _as_schema(schema, "AVRO", references)
+        return work(avro_arrow_encoder, self._core, whole, choice, registers=register, normalize=normalize)
 
 
 def _as_schema(given: str | Schema, schema_type: str, references: Sequence[SchemaReference]) -> Schema:

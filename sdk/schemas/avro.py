@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import fastavro
 from fastavro.schema import SchemaParseException
@@ -14,6 +15,11 @@ from semel.sdk.schemas.core import RegistryCore
 from semel.sdk.schemas.errors import SchemaDataError
 from semel.sdk.schemas.model import Schema
 from semel.sdk.schemas.serdes import SchemaDeserializer, SchemaSerializer, SubjectChoice, needed, registered_id
+
+READ_ERRORS: Final = (ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, MemoryError)
+"""What fastavro raises for bytes that are no record of a schema."""
+WRITE_ERRORS: Final = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
+"""What it raises for a value that does not fit a schema."""
 
 
 def avro_serializer(
@@ -28,7 +34,7 @@ def avro_serializer(
         output = io.BytesIO()
         try:
             fastavro.schemaless_writer(output, parsed, value)
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        except WRITE_ERRORS as error:
             raise SchemaDataError(f"the value does not fit the schema of {subject}: {error!r}") from None
         return output.getvalue()
 
@@ -51,19 +57,29 @@ class AvroDeserializer(SchemaDeserializer[Any]):
     def _read(self, reader: Any, data: memoryview) -> Any:
         try:
             return fastavro.schemaless_reader(io.BytesIO(data), reader, self._reader_schema)
-        except (ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError, MemoryError) as error:
+        except READ_ERRORS as error:
             raise SchemaDataError(f"the record can't be read by its schema: {error!r}") from None
         except fastavro.read.SchemaResolutionError as error:
             raise SchemaDataError(f"the record can't be read by the schema that was given: {error}") from None
 
 
 def _parsed(registry: RegistryCore, schema: Schema) -> Any:
+    return parsed_types(registry, schema)[0]
+
+
+def parsed_types(
+    registry: RegistryCore, schema: Schema, change: Callable[[Any], Any] = lambda data: data
+) -> tuple[Any, dict[str, Any]]:
+    """Return a schema as fastavro has it, and all types with a name in it and in what it references, by their names.
+
+    change: what is made of each schema's JSON before. Raises `UsageError` for a text that is no schema.
+    """
     named: dict[str, Any] = {}
     try:
         for other in needed(registry, schema.references).values():
-            fastavro.parse_schema(json.loads(other.text), named)
+            fastavro.parse_schema(change(json.loads(other.text)), named)
         text = schema.text.strip()
         data = text if text.isidentifier() else json.loads(text)
-        return fastavro.parse_schema(data, named)
+        return fastavro.parse_schema(change(data), named), named
     except (SchemaParseException, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"the text is no Avro schema: {error}") from None

@@ -52,19 +52,14 @@ class SchemaSerializer:
         return None if value is None else self._header + self._write(value)
 
 
-class SchemaDeserializer(ABC, Generic[T]):
-    """Turns bytes into values. The first record of each schema waits for the registry."""
+class SchemasById(ABC, Generic[T]):
+    """What reads records of each schema, by its id. The first record of each waits for the registry."""
 
     schema_type: str
 
     def __init__(self, registry: RegistryCore) -> None:
         self._registry = registry
         self._readers: OrderedDict[int, T] = OrderedDict()
-
-    def __call__(self, data: bytes) -> Any:
-        """Return the value of a record. Raises `SchemaDataError`, `SchemaRegistryError` and `RetriableError`."""
-        schema_id, rest = split(data)
-        return self._read(self._reader(schema_id), rest)
 
     def prepare(self, subject: str) -> None:
         """Get all schemas of a subject now, so that no record of them waits. A subject that is not there has none."""
@@ -87,6 +82,15 @@ class SchemaDeserializer(ABC, Generic[T]):
     @abstractmethod
     def _prepared(self, schema: Schema) -> T:
         """Return what reads records of a schema."""
+
+
+class SchemaDeserializer(SchemasById[T]):
+    """Turns bytes into values. The first record of each schema waits for the registry."""
+
+    def __call__(self, data: bytes) -> Any:
+        """Return the value of a record. Raises `SchemaDataError`, `SchemaRegistryError` and `RetriableError`."""
+        schema_id, rest = split(data)
+        return self._read(self._reader(schema_id), rest)
 
     @abstractmethod
     def _read(self, reader: T, data: memoryview) -> Any:

@@ -8,6 +8,7 @@ For asyncio: `semel.aio.SchemaRegistry`.
 """
 
 from semel.sdk.schemas.api import SchemaRegistry
+from semel.sdk.schemas.arrow import ArrowDecoder, ArrowEncoder
 from semel.sdk.schemas.errors import SchemaDataError, SchemaRegistryError
 from semel.sdk.schemas.model import (
     RegisteredSchema,
@@ -21,6 +22,8 @@ from semel.sdk.schemas.model import (
 from semel.sdk.schemas.serdes import SchemaDeserializer, SchemaSerializer
 
 __all__ = [
+    "ArrowDecoder",
+    "ArrowEncoder",
     "RegisteredSchema",
     "Schema",
     "SchemaDataError",

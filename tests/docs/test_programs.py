@@ -284,9 +284,14 @@ def schemas(stage: Stage) -> None:
                 example(page, "for problem in").replace("http://localhost:8080", gateway.url),
                 **{**names, "semel": semel},
             )
+            stage.python(
+                example(page, "decoder.decode_records(records)").replace("http://localhost:8080", gateway.url),
+                semel=semel,
+            )
             stage.python(example(page, "SchemaRegistryClient(").replace("http://localhost:8080", gateway.url), **names)
     assert "{'id': 7, 'amount': 30.0}" in printed.getvalue()
     assert "'note'" in printed.getvalue()
+    assert "[\n  30\n]" in printed.getvalue()
 
 
 HERE: dict[tuple[str, str], Callable[[Stage], None]] = {
@@ -317,6 +322,9 @@ ELSEWHERE = {
     ("docs/tutorial.md", ""): "tests/docs/test_tutorial.py",
     ("docs/spark-etl.md", ""): "tests/spark/test_etl_page.py",
     ("docs/spark.md", ""): "tests/spark/test_around_queries.py",
+    ("docs/schemas.md", "SparkSession.builder"): "tests/spark/test_schemas_page.py",
+    ("docs/schemas.md", "payments.where("): "tests/spark/test_schemas_page.py",
+    ("docs/schemas.md", 'option("subscribe", "payments")'): "tests/spark/test_schemas_page.py",
     ("docs/sql.md", ""): "tests/e2e/test_sql_examples.py",
     ("docs/embedded.md", ""): "tests/docs/test_embedded.py",
     ("docs/index.md", "consumer.run(enriched)"): "tests/docs/test_howto.py",

@@ -107,6 +107,11 @@ def test_clients_work_at_either_port_without_what_only_a_node_needs() -> None:
 @pytest.mark.parametrize(
     ("code", "missing", "extra"),
     [
+        (
+            "semel.schemas.SchemaRegistry('http://localhost:1').arrow_decoder(reader='long')",
+            "arrow_decoder needs the Python package pyarrow",
+            "arrow",
+        ),
         ("import semel.sql", "semel.sql needs the Python package sqlalchemy", "sql"),
         ("semel.aio.Sink", "semel.aio.Sink needs the Python package sqlalchemy", "sql"),
         ("semel.open", "semel.open needs the Python package", "node"),
