@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import fastavro
@@ -52,7 +52,9 @@ class AvroDeserializer(SchemaDeserializer[Any]):
         self._reader_schema = None if reader is None else _parsed(registry, reader)
 
     def _prepared(self, schema: Schema) -> Any:
-        return _parsed(self._registry, schema)
+        parsed, named = parsed_types(self._registry, schema)
+        check_arrays(parsed, named)
+        return parsed
 
     def _read(self, reader: Any, data: memoryview) -> Any:
         try:
@@ -61,6 +63,45 @@ class AvroDeserializer(SchemaDeserializer[Any]):
             raise SchemaDataError(f"the record can't be read by its schema: {error!r}") from None
         except fastavro.read.SchemaResolutionError as error:
             raise SchemaDataError(f"the record can't be read by the schema that was given: {error}") from None
+
+
+def check_arrays(parsed: Any, named: dict[str, Any]) -> None:
+    """Raise `SchemaDataError` for an array whose items take no bytes: a few bytes may claim any number of them (S2)."""
+    for part in (parsed, *named.values()):
+        for array in _arrays(part):
+            if _takes_no_bytes(array["items"], named, frozenset()):
+                raise SchemaDataError(
+                    "the schema has an array of items that take no bytes, such as null. A few bytes can claim billions "
+                    "of them, so records of this schema are not read"
+                )
+
+
+def _arrays(parsed: Any) -> Iterator[dict[str, Any]]:
+    """Yield the arrays within a schema as fastavro has it, but for those within types that it only names."""
+    if isinstance(parsed, list):
+        for branch in parsed:
+            yield from _arrays(branch)
+    elif isinstance(parsed, dict):
+        if parsed["type"] == "array":
+            yield parsed
+        for field in parsed.get("fields", ()):
+            yield from _arrays(field["type"])
+        for inner in ("type", "items", "values"):
+            yield from _arrays(parsed.get(inner))
+
+
+def _takes_no_bytes(parsed: Any, named: dict[str, Any], above: frozenset[str]) -> bool:
+    """Whether values of a type are nothing in Avro's encoding. above: the records that it is in."""
+    if isinstance(parsed, str):
+        return parsed == "null" or (parsed in named and _takes_no_bytes(named[parsed], named, above))
+    if not isinstance(parsed, dict):
+        return False  # a union, which has the number of its branch
+    if parsed["type"] == "record":
+        name = parsed["name"]
+        return name in above or all(_takes_no_bytes(field["type"], named, above | {name}) for field in parsed["fields"])
+    if parsed["type"] == "fixed":
+        return bool(parsed["size"] == 0)
+    return isinstance(parsed["type"], (str, dict)) and _takes_no_bytes(parsed["type"], named, above)
 
 
 def _parsed(registry: RegistryCore, schema: Schema) -> Any:

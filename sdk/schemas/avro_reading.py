@@ -11,7 +11,7 @@ import fastavro
 import pyarrow as pa
 
 from semel.protocol.errors import UsageError
-from semel.sdk.schemas.avro import READ_ERRORS, parsed_types
+from semel.sdk.schemas.avro import READ_ERRORS, check_arrays, parsed_types
 from semel.sdk.schemas.avro_tree import NO_DEFAULT, AvroNode, logical_type, spark_type, tree
 from semel.sdk.schemas.core import RegistryCore
 from semel.sdk.schemas.errors import SchemaDataError
@@ -64,6 +64,7 @@ class AvroColumnReader(SchemasById[Any]):
 
     def _prepared(self, schema: Schema) -> Any:
         parsed, named = parsed_types(self._registry, schema)
+        check_arrays(parsed, named)
         _check_units(parsed, named, self._node, "")
         return parsed_types(self._registry, schema, plain)[0]
 

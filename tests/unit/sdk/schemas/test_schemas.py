@@ -152,6 +152,39 @@ def test_bytes_that_do_not_fit(registry: SchemaRegistry, topic: str) -> None:
         read(b"\0\0\0\xff\xff")
 
 
+EMPTY = {"type": "record", "name": "E", "fields": [{"name": "n", "type": "null"}]}
+_OF_EMPTY = {"name": "e", "type": EMPTY}
+
+
+@pytest.mark.parametrize(
+    ("items", "is_read"),
+    [
+        ("null", False),
+        ({"type": "null", "doc": "x"}, False),
+        ({"type": "fixed", "name": "F", "size": 0}, False),
+        (EMPTY, False),
+        ({"type": "record", "name": "O", "fields": [_OF_EMPTY]}, False),
+        (["null", "int"], True),
+        ({"type": "array", "items": "int"}, True),
+        ({"type": "record", "name": "O", "fields": [_OF_EMPTY, {"name": "i", "type": "int"}]}, True),
+    ],
+)
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_S2_arrays_of_nothing_are_not_read(
+    registry: SchemaRegistry, topic: str, items: object, is_read: bool, is_inside: bool
+) -> None:
+    """Ten bytes claimed billions of nulls, and the reader made them all."""
+    schema: object = {"type": "array", "items": items}
+    record = b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"
+    if is_inside:
+        union = ["null", {"type": "map", "values": schema}]
+        schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": union}]}
+        record = b"\x02\x02\x02k" + record
+    schema_id = registry.register(f"{topic}-value", Schema(json.dumps(schema)))
+    with pytest.raises(SchemaDataError, match="can't be read" if is_read else "take no bytes"):
+        registry.avro_deserializer()(b"\0" + schema_id.to_bytes(4, "big") + record)
+
+
 def test_protobuf(registry: SchemaRegistry, topic: str) -> None:
     kinds = messages_of(
         {f"{topic}.proto": f'syntax = "proto3"; package {topic}; message A {{ int32 x = 1; }} message B {{ }}'}
