@@ -103,22 +103,27 @@ def _without_log(node: NodeSnapshot, offline: OfflinePartition) -> Finding:
 
 def transaction_findings(cluster: Cluster, thresholds: Thresholds) -> Iterator[Finding]:
     """Who holds which last stable offset, and what is wrong with that. Several replicas may tell of one partition."""
-    known = {txn.producer_id: txn for node in cluster.nodes for txn in node.transactions}
     held: defaultdict[int, list[tuple[NodeSnapshot, HeldPartition]]] = defaultdict(list)
     unknown: defaultdict[tuple[int, str], list[tuple[NodeSnapshot, HeldPartition]]] = defaultdict(list)
-    for node in cluster.nodes:
-        for one in node.held:
-            is_known = one.is_known or _has(known.get(one.producer_id), one)
-            if is_known:
-                held[one.producer_id].append((node, one))
-            else:
-                unknown[one.producer_id, one.outcome].append((node, one))
+    for node, one, is_known in holders(cluster):
+        if is_known:
+            held[one.producer_id].append((node, one))
+        else:
+            unknown[one.producer_id, one.outcome].append((node, one))
     for node in cluster.nodes:
         for txn in node.transactions:
             places = [one for _, one in _once(held.get(txn.producer_id, ()))]
             yield from _open(node, txn, places, thresholds)
-    for (producer_id, _), found in unknown.items():
-        yield _unknown(cluster, producer_id, _once(found))
+    for found in unknown.values():
+        yield of_unknown_holder(cluster, _once(found))
+
+
+def holders(cluster: Cluster) -> Iterator[tuple[NodeSnapshot, HeldPartition, bool]]:
+    """Yield what holds back readers, and whether a coordinator has that very transaction open."""
+    known = {txn.producer_id: txn for node in cluster.nodes for txn in node.transactions}
+    for node in cluster.nodes:
+        for one in node.held:
+            yield node, one, one.is_known or _has(known.get(one.producer_id), one)
 
 
 def _once(found: Sequence[tuple[NodeSnapshot, HeldPartition]]) -> list[tuple[NodeSnapshot, HeldPartition]]:
@@ -246,13 +251,16 @@ def _open(
         )
 
 
-def _unknown(cluster: Cluster, producer_id: int, found: Sequence[tuple[NodeSnapshot, HeldPartition]]) -> Finding:
-    """A holder that no coordinator knows: it hangs, if all coordinators could be asked."""
+def of_unknown_holder(cluster: Cluster, found: Sequence[tuple[NodeSnapshot, HeldPartition]]) -> Finding:
+    """Return what is to be said of a holder that no coordinator knows: it hangs, if all coordinators could be asked.
+
+    found: where it holds back readers, all of one producer
+    """
     node, first = min(found, key=lambda one: one[1].since_ms)
     places = tuple(f"{one.partition} at {one.first_offset}" for _, one in found)
     since_ms = first.since_ms
     since = "" if since_ms == NO_TIME else f" for {duration(node.now_ms - since_ms)}"
-    who = f"producer {producer_id} (epoch {first.producer_epoch})"
+    who = f"producer {first.producer_id} (epoch {first.producer_epoch})"
     what = f"{who} holds the last stable offset of {listed(places)}{since}; "
     if first.transactional_id and first.outcome:
         return _unfinished(node, who, what, found)
@@ -270,7 +278,7 @@ def _unknown(cluster: Cluster, producer_id: int, found: Sequence[tuple[NodeSnaps
         return Finding(
             KINDS["unknown-holder"],
             Severity.WARNING,
-            f"producer {producer_id}",
+            f"producer {first.producer_id}",
             f"{what}no coordinator that could be asked knows it{not_asked}",
             since_ms=since_ms,
             happens="its readers wait until all coordinators can be asked",
@@ -280,7 +288,7 @@ def _unknown(cluster: Cluster, producer_id: int, found: Sequence[tuple[NodeSnaps
     return Finding(
         KINDS["hanging-transaction"],
         Severity.ERROR,
-        f"producer {producer_id}",
+        f"producer {first.producer_id}",
         what + "no coordinator knows it" + _of_offsets(found),
         since_ms=since_ms,
         happens="nothing: it stays until somebody ends it",

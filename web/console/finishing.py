@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from semel.protocol.errors import ErrorCode, FatalError
 from semel.protocol.ids import TopicPartition
+from semel.sdk.diagnosis.transaction_rules import of_unknown_holder
 from semel.web.console.transactions import diagnosis_of, held_of
 from semel.web.console.visit import Handler, Visit
 from semel.web.problems import Problem
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 _HANGING: Final = "hanging-transaction"
 _MISSING: Final = "marker-missing"
-_KINDS: Final = (_HANGING, _MISSING, "unknown-holder")
 _DECIDED: Final = ("commit", "abort")
 _OVER: Final = (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
 """What a node answers where it is not, or no longer, as the form says."""
@@ -54,14 +54,9 @@ async def _unfinished(visit: Visit, partition: TopicPartition, offset: int) -> _
         raise Problem(
             409, f"no transaction that begins at offset {offset} of {partition} holds readers back: it may have ended"
         )
-    if held.owner is not None:
+    if held.owner is not None or held.place.is_known:
         raise Problem(409, f"it is the transaction of {held.name!r}, which its coordinator knows: see its own page")
-    who = f"producer {held.place.producer_id}"
-    finding = next(
-        (one for one in diagnosis.findings if one.kind.name in _KINDS and one.subject.partition(" (")[0] == who), None
-    )
-    if finding is None:
-        raise Problem(409, "the doctor does not find that it needs to be finished: it may be about to end by itself")
+    finding = of_unknown_holder(diagnosis.cluster, [(held.node, held.place)])
     how = ""
     if finding.kind.name == _HANGING:
         how = "abort"

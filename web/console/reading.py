@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
+from itertools import islice
 from typing import Final
 
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
@@ -24,17 +26,27 @@ _EMPTY_POLLS_MAX: Final = 4
 _POLL_RECORDS: Final = 500
 _LOOKED_MAX: Final = 50_000
 """Records that are looked through for a key."""
+HEADERS_MAX: Final = 50
+"""Of a record."""
+HEADER_BYTES: Final = 1 << 10
+"""Of a header's name, and of its value."""
 _FIRST_WIDTH: Final = 16
 _WIDER: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A record, its key and value cut off where they are large. The sizes are those of all; -1 for null."""
+    """A record, its key, value and headers cut off where they are large. The sizes are those of all; -1 for null.
+
+    header_bytes: of the values of the headers that are there
+    headers:      how many the record has in all
+    """
 
     record: Record
     key_bytes: int
     value_bytes: int
+    header_bytes: tuple[int, ...]
+    headers: int
 
 
 @dataclass(slots=True)
@@ -93,13 +105,13 @@ class Reading:
         return {tp: one.offset for tp, one in found.items() if one.offset >= 0}
 
     async def forward(self, ranges: Mapping[TopicPartition, tuple[int, int]], count: int) -> Piece:
-        """Read up to `count` records of each range (first offset, end), in the order of their timestamps."""
+        """Read up to `count` records of each range (first offset, end), in the order of `in_order`."""
         piece = await self._read(ranges, count, _now() + _READ_S)
-        piece.found.sort(key=_by_time)
+        piece.found = in_order(piece.found)
         return piece
 
     async def last(self, bounds: Mapping[TopicPartition, tuple[int, int]], count: int) -> Piece:
-        """Read the last `count` records of all partitions together: the newest first, in ever larger pieces."""
+        """Read the last `count` records of all partitions together, from the ends on, in ever larger pieces."""
         ends_s = _now() + _READ_S
         whole, width = Piece(), _FIRST_WIDTH
         tops = {tp: end for tp, (_, end) in bounds.items()}
@@ -116,7 +128,7 @@ class Reading:
             if not piece.is_whole or whole.looked_at >= _LOOKED_MAX:
                 whole.is_whole = False
                 break
-        whole.found = sorted(whole.found, key=_by_time)[-count:]
+        whole.found = last_of(whole.found, count)
         whole.next_offsets = {tp: end for tp, (_, end) in bounds.items()}
         return whole
 
@@ -161,7 +173,7 @@ class Reading:
                     else:
                         left.discard(tp)
                 if newest is not None and len(piece.found) > newest:
-                    piece.found = sorted(piece.found, key=_by_time)[-newest:]
+                    piece.found = last_of(piece.found, newest)
                 for tp in sorted(left):
                     position = consumer.position(tp)
                     if position is not None and position >= ranges[tp][1]:
@@ -181,22 +193,48 @@ class Reading:
 
 
 def kept(record: Record, most: int) -> Found:
-    """Return a record with no more than `most` bytes of its key and its value."""
+    """Return a record with no more than `most` bytes of its key and its value, and with headers within their bounds."""
     key, value = record.key, record.value
     cut = Record(
         record.offset,
         record.timestamp_ms,
         None if key is None else bytes(key[:most]),
         None if value is None else bytes(value[:most]),
-        record.headers,
+        tuple(
+            (name[:HEADER_BYTES], None if data is None else bytes(data[: HEADER_BYTES + 1]))
+            for name, data in record.headers[:HEADERS_MAX]
+        ),
         record.topic,
         record.partition,
     )
-    return Found(cut, -1 if key is None else len(key), -1 if value is None else len(value))
+    return Found(
+        cut,
+        -1 if key is None else len(key),
+        -1 if value is None else len(value),
+        tuple(0 if data is None else len(data) for _, data in record.headers[:HEADERS_MAX]),
+        len(record.headers),
+    )
 
 
-def _by_time(found: Found) -> tuple[int, int, int]:
-    return found.record.timestamp_ms, found.record.partition, found.record.offset
+def in_order(found: Iterable[Found]) -> list[Found]:
+    """Return the records of each partition in the order of their offsets, and partitions among each other by time.
+
+    A producer gives timestamps as it likes, so that they may go back within a partition.
+    """
+    return list(merge(*_by_partition(found), key=lambda one: one.record.timestamp_ms))
+
+
+def last_of(found: Iterable[Found], count: int) -> list[Found]:
+    """Return the last `count` of these records: from the ends of all partitions, those with the latest timestamps."""
+    from_the_ends = merge(*(run[::-1] for run in _by_partition(found)), key=lambda one: -one.record.timestamp_ms)
+    return list(islice(from_the_ends, count))[::-1]
+
+
+def _by_partition(found: Iterable[Found]) -> list[list[Found]]:
+    runs: dict[int, list[Found]] = {}
+    for one in found:
+        runs.setdefault(one.record.partition, []).append(one)
+    return [sorted(runs[number], key=lambda one: one.record.offset) for number in sorted(runs)]
 
 
 def _now() -> float:

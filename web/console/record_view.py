@@ -12,7 +12,7 @@ from semel.protocol.record_decoder import Record
 from semel.sdk.schemas.errors import SchemaDataError
 from semel.sdk.schemas.wire import split
 from semel.web.console.avro_values import decoded
-from semel.web.console.reading import Found
+from semel.web.console.reading import HEADER_BYTES, Found
 from semel.web.console.schema_lookup import FoundSchema
 
 FORMATS: Final = ("auto", "json", "text", "hex", "schema")
@@ -20,8 +20,6 @@ SHOWN_BYTES: Final = 4 << 10
 """Of a value in a list of records."""
 SHOWN_ALONE_BYTES: Final = 256 << 10
 """Of a value on its own page."""
-_HEADERS_MAX: Final = 50
-_HEADER_BYTES: Final = 1 << 10
 _TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 _JSON_PART: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 _INDENT: Final = "  "
@@ -65,8 +63,8 @@ def shown_record(
     """Return how a record is shown. schemas: those of the ids that records name; None where there is none."""
     record = found.record
     headers = [
-        (name, shown(value, "auto", {}, _HEADER_BYTES, 0 if value is None else len(value)))
-        for name, value in record.headers[:_HEADERS_MAX]
+        (name, shown(value, "auto", {}, HEADER_BYTES, size))
+        for (name, value), size in zip(record.headers, found.header_bytes, strict=True)
     ]
     key_form = "auto" if form == "schema" else form
     return ShownRecord(
@@ -74,7 +72,7 @@ def shown_record(
         shown(record.key, key_form, schemas, min(most, SHOWN_BYTES), found.key_bytes),
         shown(record.value, form, schemas, most, found.value_bytes),
         headers,
-        max(0, len(record.headers) - _HEADERS_MAX),
+        found.headers - len(headers),
         trace_of(record),
         state,
     )

@@ -13,12 +13,13 @@ from semel.protocol.api.commit_decisions import NAME_BYTES_MAX
 from semel.protocol.api.diagnostics import Section
 from semel.protocol.errors import ErrorCode, FatalError
 from semel.sdk.diagnosis.story import Step, tell
+from semel.sdk.diagnosis.transaction_rules import holders
 from semel.web.console.paging import matching, page_of
 from semel.web.console.visit import Handler, Visit
 from semel.web.problems import Problem
 
 if TYPE_CHECKING:
-    from semel.protocol.api.diagnostics import HeldPartition, OpenTransaction, TransactionHistory
+    from semel.protocol.api.diagnostics import HeldPartition, NodeSnapshot, OpenTransaction, TransactionHistory
     from semel.protocol.api.shared_transactions import SharedDescription
     from semel.protocol.api.transactions import TransactionDescription
     from semel.sdk.diagnosis.findings import Cluster, Diagnosis
@@ -38,11 +39,15 @@ _MARKS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A partition whose readers wait, and the transaction that they wait for; None where no coordinator knows it."""
+    """A partition whose readers wait, and the transaction that they wait for; None where no coordinator has it open."""
 
-    now_ms: int
+    node: NodeSnapshot
     place: HeldPartition
     owner: OpenTransaction | None
+
+    @property
+    def now_ms(self) -> int:
+        return self.node.now_ms
 
     @property
     def name(self) -> str:
@@ -52,14 +57,16 @@ class Held:
 
     @property
     def waiting(self) -> int:
-        """How many committed records readers can't have yet."""
+        """How many offsets readers can't have yet."""
         return max(0, self.place.high_watermark - self.place.last_stable_offset)
 
 
 def held_of(cluster: Cluster) -> Iterator[Held]:
     """Yield the partitions whose readers wait, those that have waited for longest first."""
     owners = {one.producer_id: one for node in cluster.nodes for one in node.transactions}
-    found = [Held(node.now_ms, one, owners.get(one.producer_id)) for node in cluster.nodes for one in node.held]
+    found = [
+        Held(node, one, owners.get(one.producer_id) if is_known else None) for node, one, is_known in holders(cluster)
+    ]
     yield from sorted(found, key=lambda one: one.place.since_ms)
 
 
@@ -174,18 +181,38 @@ async def _abort_form(visit: Visit) -> Response:
     known = await _known(visit, key)
     if not _is_open(known):
         raise Problem(409, f"{key!r} has nothing open: there is nothing to abort. What is decided is never changed")
-    return visit.html("abort.html", key=key, alone=known.alone, shared=known.shared, is_shared=_is_shared(known))
+    return visit.html(
+        "abort.html",
+        key=key,
+        alone=known.alone,
+        shared=known.shared,
+        is_shared=_is_shared(known),
+        opened=_opened(known),
+    )
 
 
 async def _abort(visit: Visit) -> Response:
     key = visit.needed("key")
     if visit.fields.get("sure") != "yes":
         raise Problem(400, "confirm the abort first: tick the box of the form")
-    if visit.fields.get("kind") == "shared":
+    known = await _known(visit, key)
+    if visit.fields.get("opened") != _opened(known):
+        now = "another one is open now" if _is_open(known) else "nothing is open now"
+        raise Problem(409, f"the transaction of {key!r} that you were shown has ended, and {now}: nothing was aborted")
+    if _is_shared(known):
         await visit.admin.abort_shared_transaction(key)
     else:
         await visit.admin.abort_transaction(key)
     return visit.to("transaction", key=key, done="aborted")
+
+
+def _opened(known: _Known) -> str:
+    """Return what tells the transaction that is open from those before and after it."""
+    if known.shared is not None and _is_shared(known):
+        return f"attempt {known.shared.attempt}"
+    if known.alone is None or known.alone.state != "Ongoing":
+        return ""
+    return f"{known.alone.producer} since {known.alone.start_time_ms}"
 
 
 def _is_shared(known: _Known) -> bool:

@@ -119,7 +119,7 @@ def console(admin: MadeUpAdmin) -> Iterator[ConsoleClient]:
         ("topics?page=3", {"topics": 1}),
         ("topic?name=wide&page=200", {"topic": 1, "look_up_offsets": 3}),
         ("groups?page=20", {"groups": 1}),
-        ("group?id=g&page=7", {"group": 1, "look_up_lag": 1}),
+        ("group?id=g&page=7", {"group": 1, "look_up_lag": 1, "group_offsets": 1}),
         ("transactions?page=2", {"transactions": 1, "diagnose": 1}),
         ("", {"topics": 1, "nodes": 1, "diagnose": 1}),
     ],

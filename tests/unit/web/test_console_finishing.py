@@ -91,6 +91,45 @@ def test_T3_T7_a_missing_marker_is_written_as_it_was_decided(tmp_path: Path, com
         node.stop()
 
 
+def test_T7_two_transactions_of_one_producer_are_told_apart(tmp_path: Path) -> None:
+    """What is confirmed was said of the other one: "its abort is decided", above the button that commits."""
+    node = LiveNode(tmp_path, **ROOMY)
+    node.start()
+    try:
+        with semel.Admin(node.bootstrap) as admin:
+            admin.create_topic("pay", partitions=2)
+            with semel.Producer(node.bootstrap, transactional_id="pay") as producer:
+                for partition, commits in ((0, False), (1, True)):
+                    producer.begin_transaction()
+                    producer.send("pay", b"x", partition=partition)
+                    producer.flush()
+                    producer.commit_transaction() if commits else producer.abort_transaction()
+                    deadline = time.monotonic() + PATIENCE_S
+                    while not admin.transaction("pay").state.startswith("Complete"):
+                        assert time.monotonic() < deadline
+                        time.sleep(0.02)
+        node.stop()
+        for partition in (0, 1):
+            cut_last_batch(tmp_path / "data" / f"pay-{partition}")
+        node.start()
+        with semel.Producer(node.bootstrap) as producer:
+            for partition in (0, 1):
+                producer.send("pay", b"after", partition=partition)
+        with console_of(node) as console:
+            for partition, outcome, other in ((0, "abort", "commit"), (1, "commit", "abort")):
+                place = {"topic": "pay", "partition": partition, "offset": 0}
+                form = console.get("transaction/finish", **place)
+                assert f"the {outcome} of 'pay' is decided" in form.plain
+                assert f"gets the {outcome} marker" in form.plain
+                assert f"the {other} of" not in form.plain
+                assert f"pay-{1 - partition}" not in form.plain
+                assert console.send(form, "transaction/finish", {"sure": "yes"}, **place).status == 200
+        assert values(node, "pay", 0, 1) == [b"after"]
+        assert values(node, "pay", 1, 2) == [b"x", b"after"]
+    finally:
+        node.stop()
+
+
 def test_T8_a_transaction_that_no_coordinator_knows_is_aborted(tmp_path: Path) -> None:
     node = LiveNode(tmp_path, **ROOMY)
     node.start()

@@ -243,6 +243,35 @@ def test_an_open_transaction_is_explained_and_aborted(
     assert console.get("transactions", state="Sideways").status == 400
 
 
+def test_an_abort_is_of_the_transaction_that_was_shown(console: ConsoleClient, broker: Broker) -> None:
+    """The next one was aborted where it was open by then, and its program was fenced."""
+    with semel.Producer(broker.bootstrap, transactional_id="goes-on") as producer:
+        producer.begin_transaction()
+        producer.send("pages", b"first").result()
+        form = console.get("transaction/abort", key="goes-on")
+        producer.commit_transaction()
+        ended = console.send(form, "transaction/abort", {"sure": "yes"}, key="goes-on")
+        assert ended.status == 409
+        assert "nothing is open now" in ended.plain
+        producer.begin_transaction()
+        producer.send("pages", b"second").result()
+        other = console.send(form, "transaction/abort", {"sure": "yes"}, key="goes-on")
+        assert other.status == 409
+        assert "another one is open now" in other.plain
+        producer.commit_transaction()
+    key = "shared-goes-on"
+    with semel.SharedTransaction.open(broker.bootstrap, key, token="one") as shared, shared.join() as writer:
+        writer.send("pages", b"x").result()
+        form = console.get("transaction/abort", key=key)
+        assert console.send(form, "transaction/abort", {"sure": "yes"}, key=key).status == 200
+    with semel.SharedTransaction.open(broker.bootstrap, key, token="two") as shared:
+        with shared.join() as writer:
+            writer.send("pages", b"x")
+            assert console.send(form, "transaction/abort", {"sure": "yes"}, key=key).status == 409
+            written = writer.finish()
+        shared.commit([written])
+
+
 def test_a_commit_token_is_looked_up(console: ConsoleClient, broker: Broker) -> None:
     with semel.Producer(broker.bootstrap, transactional_id="nightly") as producer:
         for token in ("monday", "tuesday"):
@@ -303,7 +332,7 @@ def test_a_shared_transaction_shows_its_writers(console: ConsoleClient, broker: 
             assert "is open, for token d1" in page.plain
             assert re.search(r"__semel.shared/\S+ Ongoing", page.plain)
             form = console.get("transaction/abort", key="day")
-            assert "with all of its 1 writers" in form.plain
+            assert "with all that has written in it: 1 writer." in form.plain
             done = console.send(form, "transaction/abort", {"sure": "yes"}, key="day")
             assert "The transaction is aborted." in done.plain
             written = writer.finish()

@@ -6,11 +6,14 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
 from console_client import ConsoleClient
 from http_gateway import HttpGateway
+from hypothesis import given
+from hypothesis import strategies as st
 
 import semel
 from semel import aio
@@ -18,9 +21,9 @@ from semel.protocol.record_decoder import Record
 from semel.sdk.schemas.errors import SchemaDataError
 from semel.testing import Broker
 from semel.web.console.avro_values import decoded
-from semel.web.console.reading import Found, Piece, Reading
+from semel.web.console.reading import HEADER_BYTES, HEADERS_MAX, Piece, Reading, in_order, kept, last_of
 from semel.web.console.record_pages import _shown
-from semel.web.console.record_view import pretty_json, shown, trace_of
+from semel.web.console.record_view import pretty_json, shown, shown_record, trace_of
 from semel.web.registry.formats.avro import Avro
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -334,7 +337,7 @@ def test_others_go_on_while_many_records_are_decoded() -> None:
 
     async def run() -> None:
         task = asyncio.create_task(other())
-        await _shown(cast(Any, None), [Found(record, -1, 1)] * 100, "text", {})
+        await _shown(cast(Any, None), [kept(record, 10)] * 100, "text", {})
         task.cancel()
 
     asyncio.run(run())
@@ -361,3 +364,53 @@ def test_a_partition_that_cannot_be_read_leaves_the_others_readable(
     alone = console.get("records", topic=topic, partition=0)
     assert alone.status == 503
     assert "it is offline" in alone.plain
+
+
+# --- Order and bounds -------------------------------------------------------------------------------------------------
+
+
+def test_timestamps_that_go_back_change_no_order_within_a_partition(console: ConsoleClient, broker: Broker) -> None:
+    """The last records were those with the latest timestamps, and the others were on no page."""
+    broker.create_topic("back", partitions=1)
+    with semel.Producer(broker.bootstrap) as producer:
+        for number in range(100):
+            producer.send("back", b"v%d" % number, timestamp_ms=1_700_000_000_000 - number * 1_000)
+    page = console.get("records", topic="back", partition=0, count=10)
+    assert re.findall(r"offset=(\d+)\">\1</a>", page.text) == [str(number) for number in range(99, 89, -1)]
+    assert "offset=80" in page.text, "the older ones"
+    page = console.get(
+        "records", topic="back", partition=0, begin="offset", offset=40, count=10, isolation="read_uncommitted"
+    )
+    assert re.findall(r"offset=(\d+)\">\1</a>", page.text) == [str(number) for number in range(40, 50)]
+    assert "no record" not in page.plain
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=30), st.integers(1, 30))
+def test_pages_have_the_ends_of_all_partitions(placed: list[tuple[int, int]], count: int) -> None:
+    offsets = [0, 0, 0]
+    found = []
+    for partition, timestamp_ms in placed:
+        found.append(kept(Record(offsets[partition], timestamp_ms, None, b"", (), "t", partition), 10))
+        offsets[partition] += 1
+    last = last_of(found, count)
+    assert len(last) == min(count, len(found))
+    for partition in range(3):
+        here = [one.record.offset for one in last if one.record.partition == partition]
+        assert here == list(range(offsets[partition] - len(here), offsets[partition])), "an end, without holes"
+        all_here = [one.record.offset for one in in_order(found) if one.record.partition == partition]
+        assert all_here == list(range(offsets[partition]))
+    if count >= len(found) and all(before[1] <= after[1] for before, after in pairwise(placed)):
+        times = [one.record.timestamp_ms for one in in_order(found)]
+        assert times == sorted(times)
+        assert [one.record.timestamp_ms for one in last] == times
+
+
+def test_S2_headers_are_kept_within_bounds() -> None:
+    headers = [("n" * 100_000, b"v" * 900_000), ("null", None), *((f"h{number}", b"x") for number in range(200))]
+    found = kept(Record(0, 0, None, None, tuple(headers), "t", 0), 10)
+    assert len(found.record.headers) == HEADERS_MAX
+    assert found.headers == 202
+    assert found.record.headers[0] == ("n" * HEADER_BYTES, b"v" * (HEADER_BYTES + 1))
+    one = shown_record(found, "auto", {})
+    assert (one.headers_left_off, one.headers[0][1].size_bytes, one.headers[0][1].is_cut) == (152, 900_000, True)
+    assert one.headers[1][1].form == "null"
