@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import Response
 
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from semel.protocol.errors import SemelError
+from semel.protocol.errors import ErrorCode, SemelError
 from semel.protocol.ids import TopicPartition
 from semel.sdk.admin.core import group_owners
 from semel.web.console.charts import Line, plot
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _DEAD: Final = "Dead"
 """The state of a group that there is not."""
 _NOTE_SHOWN_MAX: Final = 300
+_HAS_MEMBERS: Final = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NON_EMPTY_GROUP, ErrorCode.REBALANCE_IN_PROGRESS)
 _PREVIEWED_MAX: Final = 10_000
 """Partitions whose offsets are set at a time."""
 
@@ -150,9 +151,11 @@ async def _reset(visit: Visit) -> Response:
     try:
         await visit.admin.alter_group_offsets(group_id, offsets)
     except SemelError as error:
-        raise Problem(
-            409, f"the offsets are not set: {error.message}. A group's members must be stopped first"
-        ) from None
+        if error.code in _HAS_MEMBERS:
+            raise Problem(
+                409, f"the offsets are not set: {error.message}. A group's members must be stopped first"
+            ) from None
+        raise
     return visit.to("group", id=group_id, done="offsets")
 
 

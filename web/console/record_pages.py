@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from semel.protocol.api.topics import IsolationLevel, TopicDescription
 from semel.protocol.ids import TopicPartition
@@ -28,6 +29,7 @@ from semel.web.problems import Problem
 
 ALL: Final = "all"
 _COUNT: Final = 20
+_PIECE_BYTES: Final = 256 << 10
 _BEGINNINGS: Final = ("last", "offset", "time")
 _ISOLATIONS: Final = ("read_committed", "read_uncommitted")
 
@@ -305,22 +307,45 @@ async def _record(visit: Visit) -> Response:
     return visit.html("record.html", one=one, form=form, formats=FORMATS)
 
 
+class _Download(StreamingResponse):
+    """Bytes as a file that no browser opens, sent in pieces. `turns` is released once they are, or can't be."""
+
+    def __init__(self, data: bytes, name: str, turns: asyncio.Semaphore) -> None:
+        super().__init__(
+            (data[place : place + _PIECE_BYTES] for place in range(0, len(data), _PIECE_BYTES)),
+            media_type="application/octet-stream",
+            headers={
+                "Content-Length": str(len(data)),
+                "Content-Disposition": f'attachment; filename="{name}"',
+                "Content-Security-Policy": "default-src 'none'; sandbox",
+            },
+        )
+        self._turns = turns
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._turns.release()
+
+
 async def _download(visit: Visit) -> Response:
-    """Answer the bytes of a value, or of a key, as a file that no browser opens."""
+    """Answer the bytes of a value, or of a key. Few at a time: those who read slowly hold all of it in memory."""
     part = _one_of(visit, "part", ("value", "key"))
-    record = await _whole(visit)
-    data = record.value if part == "value" else record.key
-    if data is None:
-        raise Problem(404, f"the {part} of this record is null: there is nothing to download")
-    name = f"{record.topic}-{record.partition}-{record.offset}.{part}"
-    return Response(
-        data,
-        media_type="application/octet-stream",
-        headers={
-            "Content-Disposition": f'attachment; filename="{name}"',
-            "Content-Security-Policy": "default-src 'none'; sandbox",
-        },
-    )
+    turns = visit.console.downloads
+    await turns.acquire()
+    is_sent = False
+    try:
+        record = await _whole(visit)
+        data = record.value if part == "value" else record.key
+        if data is None:
+            raise Problem(404, f"the {part} of this record is null: there is nothing to download")
+        made = _Download(bytes(data), f"{record.topic}-{record.partition}-{record.offset}.{part}", turns)
+        is_sent = True
+    finally:
+        if not is_sent:
+            turns.release()
+    return made
 
 
 PAGES: Final[tuple[tuple[str, Handler], ...]] = (

@@ -26,6 +26,7 @@ ROOT: Final = "/console/"
 COOKIE: Final = "semel-console"
 TOKEN_FIELD: Final = "form-token"  # noqa: S105 (a field's name)
 _READS_MAX: Final = 8
+_DOWNLOADS_MAX: Final = 8
 _FIELDS_MAX: Final = 500
 _INT64_MAX: Final = (1 << 63) - 1
 _HERE: Final = Path(__file__).parent
@@ -68,6 +69,8 @@ class Console:
         self.sampler = Sampler()
         self.reads = asyncio.Semaphore(_READS_MAX)
         """Pages that read records at a time: each has a consumer."""
+        self.downloads = asyncio.Semaphore(_DOWNLOADS_MAX)
+        """Records that are sent as files at a time: each is in memory until it is sent."""
         self._pages = environment()
 
     def rendered(self, template: str, **values: Any) -> str:

@@ -20,6 +20,7 @@ from semel.web.registry.subjects import parse_subject
 CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _JSON: Final = "application/json"
 _INT32_MAX: Final = (1 << 31) - 1
+_RULES: Final = ("migrationRules", "domainRules", "encodingRules")
 _TRUE: Final = frozenset({"true", "1", "yes"})
 _FALSE: Final = frozenset({"", "false", "0", "no"})
 
@@ -91,7 +92,42 @@ def _contract(body: Mapping[str, Any], name: str) -> str:
     given = body.get(name)
     if is_deep(given):
         raise invalid(f"{name} is nested too deeply: it may have {LEVELS_MAX} levels")
+    check = _check_metadata if name == "metadata" else _check_rules
+    check(given)
     return contract(given)
+
+
+def _check_metadata(given: Any) -> None:
+    """Raise `Problem` 422 for what clients could not read: `tags`, `properties` and `sensitive` have one form."""
+    if not given:
+        return
+    if not isinstance(given, dict):
+        raise invalid("metadata is an object with tags, properties and sensitive")
+    tags, properties, sensitive = (given.get(name) for name in ("tags", "properties", "sensitive"))
+    if not (tags is None or (isinstance(tags, dict) and all(map(_is_texts, tags.values())))):
+        raise invalid("the tags of metadata are lists of text by name")
+    if not (properties is None or (isinstance(properties, dict) and _is_texts(list(properties.values())))):
+        raise invalid("the properties of metadata are text by name")
+    if not (sensitive is None or _is_texts(sensitive)):
+        raise invalid("sensitive in metadata is a list of names")
+
+
+def _check_rules(given: Any) -> None:
+    """The same for rules: those of each kind are a list of objects with a name."""
+    if not given:
+        return
+    if not isinstance(given, dict):
+        raise invalid("a ruleSet is an object with migrationRules, domainRules and encodingRules")
+    for kind, rules in given.items():
+        if kind not in _RULES:
+            raise invalid(f"a ruleSet has {', '.join(_RULES)}, and no {str(kind)[:60]!r}")
+        for rule in rules if isinstance(rules, list) else () if rules is None else (None,):
+            if not isinstance(rule, dict) or not isinstance(rule.get("name"), str):
+                raise invalid(f"{kind} is a list of rules, which are objects with a name")
+
+
+def _is_texts(given: Any) -> bool:
+    return isinstance(given, list) and all(isinstance(each, str) for each in given)
 
 
 def _positive(body: Mapping[str, Any], name: str) -> int:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any, cast
 
@@ -24,6 +27,7 @@ from semel.web.console.avro_values import decoded
 from semel.web.console.reading import HEADER_BYTES, HEADERS_MAX, Piece, Reading, in_order, kept, last_of
 from semel.web.console.record_pages import _shown
 from semel.web.console.record_view import pretty_json, shown, shown_record, trace_of
+from semel.web.console.visit import Console
 from semel.web.registry.formats.avro import Avro
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -159,6 +163,33 @@ def test_large_values_are_cut_and_downloaded_whole(
     assert answered.headers["content-type"] == "application/octet-stream"
     assert answered.headers["content-disposition"] == 'attachment; filename="large-0-0.value"'
     assert "sandbox" in answered.headers["content-security-policy"]
+
+
+def test_S2_few_downloads_are_in_memory_at_a_time_and_each_ends(
+    gateway: HttpGateway, console: ConsoleClient, broker: Broker, producer: semel.Producer
+) -> None:
+    topic = create(broker, "slow-downloads", max_message_bytes=str(12 << 20))
+    producer.send(topic, b"x" * (10 << 20)).result()
+    downloads = gateway.gateway.shared(Console, lambda: pytest.fail("the gateway has no console")).downloads
+    free = downloads._value
+    host, _, port = gateway.address.partition(":")
+    request = (
+        f"GET /console/record/download?topic={topic}&partition=0&offset=0 HTTP/1.1\r\nHost: {gateway.address}\r\n\r\n"
+    )
+    with ExitStack() as sockets:
+        for _ in range(free):
+            one = sockets.enter_context(socket.socket())
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+            one.connect((host, int(port)))
+            one.sendall(request.encode())
+            assert one.recv(15) == b"HTTP/1.1 200 OK"
+        assert downloads.locked()
+        assert console.get("records", topic=topic).status == 200, "pages go on"
+    for _ in range(300):
+        if not downloads.locked():
+            break
+        time.sleep(0.1)
+    assert len(console.get("record/download", topic=topic, partition=0, offset=0).text) == 10 << 20
 
 
 def test_nothing_is_downloaded_of_null(console: ConsoleClient, broker: Broker, producer: semel.Producer) -> None:

@@ -152,6 +152,14 @@ def test_users_see_what_they_may_see() -> None:
         refused = console.get("transactions", alice)
         assert "You may not ask which ones hold readers back" in refused.plain
         assert console.get("metrics", alice).status == 403
+        front = console.get("", alice)
+        assert front.status == 200, "the first page has what she may see"
+        assert "1 topic" in front.plain
+        assert front.plain.count("You may not ask for this") == 2
+        forbidden = {**front.hidden, "offsets": "hers:0:0"}
+        reset = console.post("group/offsets", forbidden, alice, id="g")
+        assert reset.status == 403
+        assert "members must be stopped" not in reset.plain
         page = console.get("publish", alice, topic="hers")
         form = {**page.hidden, "value": "x"}
         assert console.post("publish", form, alice, topic="hers").status == 403
