@@ -29,6 +29,7 @@ IMPORT: Final = "IMPORT"
 READONLY: Final = "READONLY"
 MODES: Final = (READWRITE, READONLY, IMPORT)
 _INT32_MAX: Final = (1 << 31) - 1
+_IMPORTED_MAX: Final = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +210,10 @@ class Registry:
             if found > _INT32_MAX:
                 raise errors.not_permitted(f"The context {subject.context} has no ids left")
             return found
+        if new.id > _IMPORTED_MAX:
+            raise errors.not_permitted(
+                f"An imported id is at most {_IMPORTED_MAX}: new schemas get ids above it, of which there must be enough"
+            )
         other = self.state.content(subject.context, new.id)
         if other is not None and other != understood.content and known != new.id:
             raise errors.not_permitted(f"Overwrite new schema with id {new.id} is not permitted.")

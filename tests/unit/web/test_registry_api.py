@@ -342,6 +342,16 @@ def test_lists_have_pages(gateway: HttpGateway, subject: str) -> None:
     assert gateway.ask("GET", "/subjects", offset="x").status == 422
 
 
+def test_an_import_leaves_ids_for_new_schemas(gateway: HttpGateway, subject: str) -> None:
+    """One of the highest id ended registration in its context, for good."""
+    name = f":.{subject}:s"
+    assert gateway.ask("PUT", f"/mode/{name}", {"mode": "IMPORT"}).status == 200
+    assert failed(register(gateway, name, INT, id=(1 << 31) - 1, version=1)) == (422, 42205)
+    assert register(gateway, name, INT, id=2_000_000_000, version=1).status == 200
+    assert gateway.ask("PUT", f"/mode/{name}", {"mode": "READWRITE"}, force="true").status == 200
+    assert register(gateway, f":.{subject}:t", '"string"').body["id"] == 2_000_000_001
+
+
 def test_metadata_is_kept_and_found(gateway: HttpGateway, subject: str) -> None:
     register(gateway, subject, INT, metadata={"properties": {"owner": "me"}}, ruleSet={"domainRules": []})
     register(gateway, subject, '"long"')
