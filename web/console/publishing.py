@@ -22,7 +22,7 @@ async def _publish(visit: Visit) -> Response:
     topic = await visit.admin.topic(visit.needed("topic"))  # which a typing error must not create
     fields = visit.fields
     partition = _partition(fields.get("partition", ""), len(topic.partitions))
-    key = None if "no-key" in fields else fields.get("key", "").encode()
+    key = fields.get("key", "").encode() or None  # an empty key is hardly ever meant, and has one partition for all
     value = None if "no-value" in fields else _value(fields.get("value", ""))
     producer = visit.clients.producer(delivery_timeout_ms=_PRODUCE_MS, request_timeout_ms=_PRODUCE_MS)
     async with producer:

@@ -212,7 +212,7 @@ class Registry:
             return found
         if new.id > _IMPORTED_MAX:
             raise errors.not_permitted(
-                f"An imported id is at most {_IMPORTED_MAX}: new schemas get ids above it, of which there must be enough"
+                f"An imported id is at most {_IMPORTED_MAX}: new schemas get ids above it, and need enough of them"
             )
         other = self.state.content(subject.context, new.id)
         if other is not None and other != understood.content and known != new.id:
