@@ -25,11 +25,11 @@ from semel.protocol.api.shared_transactions import (
     DescribeSharedRequest,
     LeaveSharedRequest,
     OpenSharedRequest,
+    member_id,
 )
 from semel.protocol.api.transactions import AddPartitionsToTxnRequest
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
-from semel.txn_coordinator.commit_records import member_id
 from semel.txn_coordinator.config import TransactionConfig
 from semel.txn_coordinator.effects import SendMarkers
 from semel.txn_coordinator.state import IllegalTransitionError

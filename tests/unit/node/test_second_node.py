@@ -20,12 +20,12 @@ from semel.broker.node import Node
 from semel.broker.start_errors import NodeStartError, StartFailure
 from semel.cli.serve import _stop
 from semel.cli.serve_exit import ServeExit
+from semel.protocol.api.shared_transactions import member_id
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition, new_topic_id
 from semel.protocol.kafka.api import ApiKey
 from semel.runtime.keys import partition_for_key
-from semel.txn_coordinator.commit_records import member_id
 
 OTHER = 9
 
