@@ -76,7 +76,9 @@ async def _jobs(visit: Visit) -> Response:
         raise Problem(400, f"kind is one of {', '.join(_KINDS)}")
     ids, keys = await asyncio.gather(visit.admin.transactions(), visit.admin.shared_transactions())
     jobs = [one for one in jobs_of(ids, keys) if kind in ("", one.kind)]
-    page = page_of(matching(jobs, wanted, lambda job: job.key), visit.page)
+    found = matching(jobs, wanted, lambda job: job.key)
+    found.sort(key=lambda job: (not job.open_token, -job.listed.last_commit_ms))
+    page = page_of(found, visit.page)
     turns = asyncio.Semaphore(_ASKED_MAX)
     shown = await asyncio.gather(*(_shown(visit, job, turns) for job in page.items))
     return visit.html(

@@ -310,6 +310,8 @@ def test_jobs_are_listed_with_what_they_committed_last(console: ConsoleClient, b
     assert re.search(r"hourly producer nine \S+ 1 - -", page.plain)
     assert re.search(r"shop outbox - - - - -", page.plain)
     assert "no-token" not in page.plain
+    shown = [page.plain.index(name) for name in ("q1/totals", "hourly producer", "closing shared", "shop outbox")]
+    assert shown == sorted(shown), "what is open, then what committed last"
     assert console.get("jobs", kind="Spark").plain.count("spark/") == 0, "the name without the prefix"
     assert "hourly" not in console.get("jobs", kind="Spark").plain
     assert "There is none of these." in console.get("jobs", filter="nobody's").plain
