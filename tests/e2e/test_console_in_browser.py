@@ -37,18 +37,18 @@ PICTURED: Final = {
     "transactions": "transactions",
     "transaction": "transaction?key=enrich-0",
     "jobs": "jobs",
+    "topics": "topics",
+    "topic-settings": "topic/settings?name=orders",
+    "record": "record?topic=orders&partition=0&offset=0",
+    "publish": "publish?topic=orders",
+    "groups": "groups",
+    "abort": "transaction/abort?key=enrich-0",
+    "metrics": "metrics",
 }
 """Pages that docs/console.md shows."""
 OTHERS: Final = (
-    "topics",
-    "topic/settings?name=orders",
-    "record?topic=orders&partition=0&offset=0",
-    "publish?topic=orders",
-    "groups",
-    "transaction/abort?key=enrich-0",
     "token?token=day-1",
     "access",
-    "metrics",
 )
 
 
