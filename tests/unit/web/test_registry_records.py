@@ -145,7 +145,7 @@ _EVENTS = (
 )
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(st.lists(_EVENTS, max_size=12))
 def test_after_any_records_the_state_is_what_is_left_of_them(events: list[Event]) -> None:
     """What is deleted leaves nothing behind, however it was stored, and no record is one that can't be applied."""
