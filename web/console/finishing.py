@@ -30,7 +30,7 @@ class _Unfinished:
     """What holds a partition's readers back, and what the doctor says of it.
 
     how: "abort": no coordinator knows it; "decided": its decision is in the log; "told": the log no longer has the
-         decision, and whoever finishes it gives it; "": it can't be finished now, which the finding explains
+         decision, so that the form asks for it; "": it can't be finished now, which the finding explains
     """
 
     held: Held

@@ -38,6 +38,14 @@ def values(node: LiveNode, topic: str, partition: int, count: int) -> list[bytes
     return found
 
 
+def until_complete(admin: semel.Admin) -> None:
+    """Wait until all partitions of `pay` have the markers."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not admin.transaction("pay").state.startswith("Complete"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def in_two_partitions(node: LiveNode, *, commits: bool) -> None:
     """Write into both partitions of `pay` in one transaction, and wait until all has its markers."""
     with semel.Admin(node.bootstrap) as admin:
@@ -48,10 +56,7 @@ def in_two_partitions(node: LiveNode, *, commits: bool) -> None:
                 producer.send("pay", b"half", partition=partition)
             producer.flush()
             producer.commit_transaction() if commits else producer.abort_transaction()
-        deadline = time.monotonic() + PATIENCE_S
-        while not admin.transaction("pay").state.startswith("Complete"):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until_complete(admin)
 
 
 @pytest.mark.parametrize("commits", [True, False])
@@ -104,10 +109,7 @@ def test_T7_two_transactions_of_one_producer_are_told_apart(tmp_path: Path) -> N
                     producer.send("pay", b"x", partition=partition)
                     producer.flush()
                     producer.commit_transaction() if commits else producer.abort_transaction()
-                    deadline = time.monotonic() + PATIENCE_S
-                    while not admin.transaction("pay").state.startswith("Complete"):
-                        assert time.monotonic() < deadline
-                        time.sleep(0.02)
+                    until_complete(admin)
         node.stop()
         for partition in (0, 1):
             cut_last_batch(tmp_path / "data" / f"pay-{partition}")
@@ -116,13 +118,14 @@ def test_T7_two_transactions_of_one_producer_are_told_apart(tmp_path: Path) -> N
             for partition in (0, 1):
                 producer.send("pay", b"after", partition=partition)
         with console_of(node) as console:
+            places = [{"topic": "pay", "partition": partition, "offset": 0} for partition in (0, 1)]
+            forms = [console.get("transaction/finish", **place) for place in places]
             for partition, outcome, other in ((0, "abort", "commit"), (1, "commit", "abort")):
-                place = {"topic": "pay", "partition": partition, "offset": 0}
-                form = console.get("transaction/finish", **place)
-                assert f"the {outcome} of 'pay' is decided" in form.plain
-                assert f"gets the {outcome} marker" in form.plain
-                assert f"the {other} of" not in form.plain
-                assert f"pay-{1 - partition}" not in form.plain
+                assert f"the {outcome} of 'pay' is decided" in forms[partition].plain
+                assert f"gets the {outcome} marker" in forms[partition].plain
+                assert f"the {other} of" not in forms[partition].plain
+                assert f"pay-{1 - partition}" not in forms[partition].plain
+            for place, form in zip(places, forms, strict=True):
                 assert console.send(form, "transaction/finish", {"sure": "yes"}, **place).status == 200
         assert values(node, "pay", 0, 1) == [b"after"]
         assert values(node, "pay", 1, 2) == [b"x", b"after"]
