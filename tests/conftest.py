@@ -51,9 +51,9 @@ def pytest_sessionstart() -> None:
             pytest.exit(f"{source.relative_to(ROOT)} has changed since it was compiled: run `make build`", returncode=4)
 
 
-@pytest.fixture
-def root_logger() -> Iterator[None]:
-    """Give the handlers and levels of the test runner back, where a test sets up the log of a node's process."""
+@pytest.fixture(autouse=True)
+def log_of_the_runner() -> Iterator[None]:
+    """Give the runner's handlers and levels back: a command that is called in this process sets up its log."""
     root, audit = logging.getLogger(), logging.getLogger("semel.audit")
     handlers, level, of_audit = root.handlers[:], root.level, audit.level
     yield

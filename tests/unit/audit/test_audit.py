@@ -281,7 +281,7 @@ def test_topics_that_are_made_by_asking_for_them_are_told(tmp_path: Path, told: 
     ]
 
 
-def test_S7_the_guard_against_floods_lets_the_whole_audit_log_pass(root_logger: None) -> None:
+def test_S7_the_guard_against_floods_lets_the_whole_audit_log_pass() -> None:
     stream = StringIO()
     configure_logging("text", "warning", stream)
     for number in range(2 * LINES_MAX_OF_GUARD):

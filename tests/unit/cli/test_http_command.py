@@ -19,7 +19,6 @@ from semel.web.gateway import Gateway
         ("0.0.0.0:0", {"insecure": True, "console_writes": True}, True),
     ],
 )
-@pytest.mark.usefixtures("root_logger")
 def test_beyond_this_machine_the_console_only_reads_unless_it_is_told(
     monkeypatch: pytest.MonkeyPatch, listen: str, options: dict[str, bool], changes: bool
 ) -> None:

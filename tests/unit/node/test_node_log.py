@@ -23,7 +23,7 @@ def log_one(log_format: str) -> str:
     return stream.getvalue()
 
 
-def test_text_is_one_line_an_event(root_logger: None) -> None:
+def test_text_is_one_line_an_event() -> None:
     text = log_one("text")
     assert text.count("\n") == 1
     assert text.endswith("\n")
@@ -33,7 +33,7 @@ def test_text_is_one_line_an_event(root_logger: None) -> None:
     assert text[23] == "Z"
 
 
-def test_json_is_one_object_an_event(root_logger: None) -> None:
+def test_json_is_one_object_an_event() -> None:
     text = log_one("json")
     event = json.loads(text)
     assert (event["level"], event["logger"]) == ("error", "semel.test")

@@ -29,7 +29,7 @@ class Log:
 
 
 @pytest.fixture
-def log(root_logger: None) -> Log:
+def log() -> Log:
     made = Log()
     root = logging.getLogger()
     root.handlers[:] = [made.handler]
@@ -74,7 +74,7 @@ def test_what_is_critical_is_always_said(log: Log) -> None:
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_S2_S3_no_stranger_makes_a_line_that_is_long_or_takes_long(root_logger: None, log_format: str) -> None:
+def test_S2_S3_no_stranger_makes_a_line_that_is_long_or_takes_long(log_format: str) -> None:
     """A name of 32 KB took seconds to look through for passwords: with a megabyte this would not end."""
     stream = io.StringIO()
     configure_logging(log_format, "info", stream)
@@ -86,7 +86,7 @@ def test_S2_S3_no_stranger_makes_a_line_that_is_long_or_takes_long(root_logger: 
     assert "characters left out" in stream.getvalue()
 
 
-def test_the_log_of_a_node_is_guarded(root_logger: None) -> None:
+def test_the_log_of_a_node_is_guarded() -> None:
     stream = io.StringIO()
     guard = configure_logging("text", "info", stream)
     for name in ("semel.kafka", "asyncio", "grpc._cython.cygrpc"):
@@ -97,7 +97,7 @@ def test_the_log_of_a_node_is_guarded(root_logger: None) -> None:
     assert "left out: lines=2800" in stream.getvalue()
 
 
-def test_a_log_that_can_not_be_written_is_no_error(root_logger: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_that_can_not_be_written_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     class Full(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(28, "No space left on device")
