@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +15,6 @@ import semel
 from semel.cli.common import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
-    HEADER_BASE64,
     Bootstrap,
     command_app,
     command_here,
@@ -29,6 +25,7 @@ from semel.cli.common import (
     parse_pairs,
     print_json,
 )
+from semel.cli.json_records import LINE_BYTES_MAX, Message, from_json, lines_in, lines_of
 from semel.cli.signals import finishing_on_signals
 from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
 
@@ -39,7 +36,6 @@ app = command_app()
 
 STANDARD_INPUT = Path("-")
 PROGRESS_EVERY = 10_000
-LINE_BYTES_MAX = 64 << 20
 RECORD_BYTES_MAX = 1_048_000
 FLUSH_AFTER_FAILURE_S = 5.0
 
@@ -55,17 +51,6 @@ class Compression(StrEnum):
 class InputFormat(StrEnum):
     LINES = "lines"
     JSON = "json"
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """What is sent for one line of input."""
-
-    value: bytes | None
-    key: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-    partition: int | None
-    timestamp_ms: int | None
 
 
 @app.command(
@@ -276,23 +261,10 @@ def _send_all(
 def _lines(files: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
     """Yield each line without its end, and where it is from: "FILE:7" or "standard input, line 7"."""
     for path in files:
-        with ExitStack() as stack:
-            if path == STANDARD_INPUT:
-                file: IO[bytes] = sys.stdin.buffer
-            else:
-                try:
-                    file = stack.enter_context(path.open("rb"))
-                except OSError as error:
-                    raise UsageError(f"can't read {path}: {error.strerror}") from error
-            number = 0
-            name = "standard input, line " if path == STANDARD_INPUT else f"{path}:"
-            while line := file.readline(LINE_BYTES_MAX + 1):
-                number += 1
-                if len(line) > LINE_BYTES_MAX:
-                    raise UsageError(
-                        f"{name}{number}: a line of more than {LINE_BYTES_MAX} bytes is too large a record"
-                    )
-                yield f"{name}{number}", line.removesuffix(b"\n").removesuffix(b"\r")
+        if path == STANDARD_INPUT:
+            yield from lines_in(sys.stdin.buffer, "standard input, line ")
+        else:
+            yield from lines_of(path)
 
 
 def _messages(
@@ -303,7 +275,7 @@ def _messages(
         raise UsageError("--key-separator can't be empty")
     for place, line in lines:
         if format_ is InputFormat.JSON:
-            yield _from_json(place, line, defaults)
+            yield from_json(place, line, defaults)[1]
         elif separator is None:
             yield Message(line, defaults.key, defaults.headers, defaults.partition, None)
         else:
@@ -311,77 +283,3 @@ def _messages(
             if not found:
                 raise UsageError(f"{place}: no {key_separator!r} between key and value")
             yield Message(value, key, defaults.headers, defaults.partition, None)
-
-
-_JSON_FIELDS = ("value", "value_base64", "key", "key_base64", "headers", "partition", "timestamp_ms")
-
-
-def _from_json(place: str, line: bytes, defaults: Message) -> Message:
-    try:
-        found = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{place}: not JSON: {error.msg} at column {error.colno}") from None
-    if not isinstance(found, dict):
-        raise UsageError(f"{place}: a JSON object is needed, not {type(found).__name__}")
-    unknown = sorted(set(found) - {*_JSON_FIELDS, "topic", "offset"})
-    if unknown:
-        raise UsageError(f"{place}: unknown field {unknown[0]!r}; the fields are {', '.join(_JSON_FIELDS)}")
-    pairs = _header_pairs(place, found.get("headers"))
-    headers = tuple((name, _header_bytes(place, name, value)) for name, value in pairs)
-    return Message(
-        _field(place, found, "value"),
-        _field(place, found, "key") if "key" in found or "key_base64" in found else defaults.key,
-        headers or defaults.headers,
-        _number(place, found, "partition", defaults.partition),
-        _number(place, found, "timestamp_ms", None),
-    )
-
-
-def _header_pairs(place: str, headers: object) -> list[tuple[str, object]]:
-    if headers is None:
-        return []
-    if isinstance(headers, dict):
-        return list(headers.items())
-    if isinstance(headers, list) and all(_is_header(one) for one in headers):
-        return [(name, value) for name, value in headers]
-    raise UsageError(f"{place}: headers is an object, or a list of [name, value] with text for a name")
-
-
-def _is_header(pair: object) -> bool:
-    return isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
-
-
-def _header_bytes(place: str, name: str, value: object) -> bytes | None:
-    """Return a header's value; `semel consume` writes one that is no text as an object with its base64."""
-    if isinstance(value, dict) and set(value) == {HEADER_BASE64}:
-        return _from_base64(f"{place}: header {name!r}", value[HEADER_BASE64])
-    return _bytes(place, name, value)
-
-
-def _field(place: str, found: dict[str, Any], name: str) -> bytes | None:
-    encoded = found.get(f"{name}_base64")
-    if encoded is None:
-        return _bytes(place, name, found.get(name))
-    return _from_base64(f"{place}: {name}_base64", encoded)
-
-
-def _from_base64(what: str, encoded: Any) -> bytes:
-    try:
-        return base64.b64decode(encoded, validate=True)
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"{what} is not base64: {error}") from None
-
-
-def _bytes(place: str, name: str, value: object) -> bytes | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogatepass")
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _number(place: str, found: dict[str, Any], name: str, default: int | None) -> int | None:
-    value = found.get(name, default)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise UsageError(f"{place}: {name} is a number, not {value!r}")
-    return value

@@ -33,7 +33,8 @@ _OFFSET_MAX: Final = INT64_MAX
 _SEQUENCES: Final = 2**31
 
 
-def _pyarrow() -> Any:
+def import_pyarrow() -> Any:
+    """Return the module. Raises `UsageError` that says how it is installed."""
     try:
         import pyarrow
         import pyarrow.compute
@@ -44,7 +45,7 @@ def _pyarrow() -> Any:
 
 def arrow_schema(columns: Iterable[str] = COLUMNS) -> pyarrow.Schema:
     """Return the schema of the named columns."""
-    pa = _pyarrow()
+    pa = import_pyarrow()
     types = {
         "key": pa.binary(),
         "value": pa.binary(),
@@ -80,7 +81,7 @@ def decode_to_arrow(
     transactions is the caller's business. `max_uncompressed_bytes` bounds all batches together.
     Raises `CorruptBatchError` for broken bytes, `UsageError` for unknown columns.
     """
-    pa = _pyarrow()
+    pa = import_pyarrow()
     schema = arrow_schema(columns)
     batches = []
     room = max_uncompressed_bytes
@@ -232,7 +233,7 @@ def encode_batches_from_arrow(
     The chunks of a table are encoded one after the other, without joining them before. A batch may pass the limit by
     its last record. Offsets and sequences continue from batch to batch. The rest is as in `encode_from_arrow`.
     """
-    pa = _pyarrow()
+    pa = import_pyarrow()
     parts = [batch] if isinstance(batch, pa.RecordBatch) else batch.to_batches()
     for_all = encoded_headers(default_headers)
     estimate = batch.nbytes + (23 + len(for_all)) * batch.num_rows + 128

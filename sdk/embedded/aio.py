@@ -9,8 +9,9 @@ from typing import Any, Self
 
 from semel.broker.node import Listener
 from semel.protocol.api.topics import TopicDescription
-from semel.protocol.errors import SemelError
+from semel.protocol.errors import SemelError, UsageError
 from semel.sdk.admin.aio import Admin
+from semel.sdk.arrow.scan import Moment, Scan, scan
 from semel.sdk.consumer.aio import Consumer
 from semel.sdk.embedded.core import EmbeddedCore
 from semel.sdk.embedded.made_like import takes_options_of
@@ -146,6 +147,13 @@ class EmbeddedLog(AsyncOpening, NotPicklable):
     def outbox(self, *args: Any, **options: Any) -> Outbox:
         """Return an `Outbox` that relays a table into topics of this log. Options as there."""
         return self._core.keep(Outbox(self._name(), *args, **options))
+
+    async def scan(self, topic: str, start: Moment = "earliest", end: Moment = "latest", **options: Any) -> Scan:
+        """Settle what to read of a topic as Arrow columns, as `semel.arrow.scan` does, with its options."""
+        if "bootstrap" in options:
+            raise UsageError("scan() takes no bootstrap: it reads the log that is open")
+        name = self._name()
+        return await work(lambda: scan(topic, start, end, bootstrap=name, **options))
 
     # --- Life ---------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from semel.spark.clients import client_for
 from semel.spark.source.offset_ranges import OffsetRange, split
 from semel.spark.source.offsets import SourceOffsets
 from semel.spark.source.options import SourceOptions
-from semel.spark.source.reading import data_loss, read_range
+from semel.spark.source.reading import data_loss, read_rows
 from semel.spark.source.schema import check_schema
 
 if TYPE_CHECKING:
@@ -44,4 +44,4 @@ class SemelBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         if not isinstance(partition, OffsetRange):
             return iter(())  # Spark makes an empty partition of its own where there is none
-        return read_range(client_for(self._options.address), partition, self._options)
+        return read_rows(client_for(self._options.address), partition, self._options)

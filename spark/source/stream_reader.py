@@ -27,7 +27,7 @@ from semel.spark.options import offsets_from_json, offsets_to_json
 from semel.spark.source.offset_ranges import OffsetRange, limited, split
 from semel.spark.source.offsets import SourceOffsets
 from semel.spark.source.options import SourceOptions
-from semel.spark.source.reading import data_loss, read_range
+from semel.spark.source.reading import data_loss, read_rows
 from semel.spark.source.schema import check_schema
 from semel.spark.telemetry import planned
 
@@ -128,7 +128,7 @@ class SemelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         assert isinstance(partition, OffsetRange)
-        return read_range(client_for(self._options.address), partition, self._options)
+        return read_rows(client_for(self._options.address), partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: it comes a batch late, and never for the last one. The sink commits offsets with its output."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     __version__: str
 
     from semel import aio
+    from semel import arrow as arrow
     from semel import schemas as schemas
     from semel import sql as sql
     from semel import testing as testing
@@ -148,7 +149,7 @@ _MODULES = {
     "open": "sdk.embedded.api",
 }
 _OF_A_NODE = frozenset({"EmbeddedLog", "NodeStartError", "open"})
-_SUBMODULES = frozenset({"aio", "schemas", "sql", "testing"})
+_SUBMODULES = frozenset({"aio", "arrow", "schemas", "sql", "testing"})
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from spark_query import Query, settled_values
 import semel
 from semel.protocol.errors import FatalError
 from semel.protocol.ids import TopicPartition
-from semel.spark.source.reading import DataLossError
+from semel.sdk.arrow.range_reader import DataLossError
 
 NewTopic = Callable[..., str]
 

@@ -10,7 +10,7 @@ from semel.broker.config.node_config import RACK_AWARE_SELECTOR
 from semel.spark.clients import client_for
 from semel.spark.source.offset_ranges import OffsetRange
 from semel.spark.source.options import SourceOptions
-from semel.spark.source.reading import read_range
+from semel.spark.source.reading import read_rows
 
 RACKS = ("a", "b", "c")
 
@@ -18,7 +18,7 @@ RACKS = ("a", "b", "c")
 def values(address: str, end: int, rack: str) -> list[bytes]:
     given = {"kafka.bootstrap.servers": address, "subscribe": "t", "kafka.client.rack": rack}
     options = SourceOptions.parse(given, is_stream=False)
-    batches = read_range(client_for(options.address), OffsetRange("t", 0, 0, end), options)
+    batches = read_rows(client_for(options.address), OffsetRange("t", 0, 0, end), options)
     return [value for batch in batches for value in batch.column("value").to_pylist()]
 
 

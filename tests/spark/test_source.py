@@ -22,12 +22,12 @@ import semel
 from semel.cli.demo.processes import NodeProcess
 from semel.protocol.errors import ErrorCode, FatalError, UsageError
 from semel.protocol.ids import TopicPartition
+from semel.sdk.arrow.range_reader import DataLossError
 from semel.sdk.shared import calls as shared_calls
 from semel.sdk.shared.api import SharedTransaction
 from semel.sdk.transport.unreachable import UnreachableError
 from semel.spark.options import offsets_from_json
 from semel.spark.source.offset_ranges import OffsetRange, limited, split
-from semel.spark.source.reading import DataLossError
 from semel.spark.source.stream_reader import SemelStreamReader
 
 NewTopic = Callable[..., str]

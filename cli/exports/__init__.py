@@ -1,0 +1,1 @@
+"""`semel export` and `semel import`: topics as files, and back."""

@@ -1,0 +1,318 @@
+"""`semel export` and `semel import`: what is written, that it comes back, and what is said about what is wrong."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import duckdb
+import pyarrow.parquet
+import pytest
+from typer.testing import CliRunner, Result
+
+import semel
+from semel.cli.common import ExitCode
+from semel.cli.exports import export, importing
+from semel.cli.main import app
+from semel.testing import Broker
+
+Run = Callable[..., Result]
+DAY_MS = 86_400_000
+ODD = [  # key, value, headers: what a topic may have
+    (None, None, ()),
+    (b"", b"", (("", b""),)),
+    (b"\xff\x00", b"\xfe" * 10, (("h", None), ("h", b"\xff"), ("text", b"a"))),
+    ("zwölf".encode(), b'{"line": "one\\ntwo"}\n', ()),
+]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as node:
+        yield node
+
+
+@pytest.fixture
+def run(broker: Broker) -> Run:
+    def run(*arguments: object) -> Result:
+        return CliRunner().invoke(app, [str(one) for one in arguments], env={"SEMEL_BOOTSTRAP": broker.bootstrap})
+
+    return run
+
+
+@pytest.fixture
+def topic(broker: Broker, request: pytest.FixtureRequest) -> str:
+    """An empty topic of two partitions."""
+    name = f"t-{request.node.name[:60].replace('[', '-').replace(']', '')}-{time.monotonic_ns()}"
+    broker.create_topic(name, partitions=2)
+    return name
+
+
+def send(broker: Broker, topic: str, count: int, first: int = 0) -> None:
+    """In transactions of ten, each followed by one that is aborted."""
+    with semel.Producer(broker.bootstrap, transactional_id=f"of-{topic}") as producer:
+        for begin in range(first, first + count, 10):
+            with producer.transaction() as transaction:
+                for number in range(begin, min(begin + 10, first + count)):
+                    transaction.send(topic, b"%d" % number, key=b"k%d" % number, partition=number % 2)
+            producer.begin_transaction()
+            producer.send(topic, b"aborted", partition=begin % 2)
+            producer.flush()
+            producer.abort_transaction()
+
+
+def read(broker: Broker, topic: str) -> list[tuple[object, ...]]:
+    """What read_committed readers see: all but offsets."""
+    columns = ("partition", "key", "value", "timestamp", "headers")
+    table = semel.arrow.read(topic, bootstrap=broker.bootstrap, columns=columns)
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+@pytest.mark.parametrize("format_", ["parquet", "json"])
+def test_a_topic_comes_back_as_it_was(broker: Broker, run: Run, topic: str, tmp_path: Path, format_: str) -> None:
+    send(broker, topic, 95)
+    with semel.Producer(broker.bootstrap) as producer:
+        for key, value, headers in ODD:
+            producer.send(topic, value, key=key, headers=headers, partition=1, timestamp_ms=1_700_000_000_123)
+    with semel.Admin(broker.bootstrap) as admin:
+        admin.alter_topic_configs(topic, changes={"retention.ms": "-1", "max.message.bytes": "2000000"})
+    wrote = run("export", topic, tmp_path / "out", "--format", format_)
+    assert (wrote.exit_code, wrote.stderr) == (0, f"wrote 99 records of {topic} in 2 files to {tmp_path / 'out'}\n")
+    sent = run("import", tmp_path / "out", f"{topic}-copy", "--create")
+    assert sent.exit_code == 0
+    assert sent.stderr == f"created topic {topic}-copy with 2 partitions\nsent 99 records to {topic}-copy\n"
+    found = read(broker, f"{topic}-copy")
+    assert found == read(broker, topic)
+    assert len(found) == 99
+    with semel.Admin(broker.bootstrap) as admin:
+        settings = {one.name: one.value for one in admin.topic_configs(f"{topic}-copy")}
+    assert (settings["retention.ms"], settings["max.message.bytes"]) == ("-1", "2000000")
+
+
+def test_others_read_the_files(broker: Broker, run: Run, topic: str, tmp_path: Path) -> None:
+    send(broker, topic, 20)
+    run("export", topic, tmp_path / "columns")
+    run("export", topic, tmp_path / "lines", "--format", "json")
+    found = duckdb.sql(f"SELECT count(*), count(DISTINCT value) FROM '{tmp_path}/columns/*/*.parquet'").fetchall()
+    assert found == [(20, 20)]
+    lines = [
+        json.loads(line) for path in (tmp_path / "lines").glob("*/*.jsonl") for line in path.read_text().splitlines()
+    ]
+    assert sorted(int(line["value"]) for line in lines) == list(range(20))
+    again = run("produce", topic, *(tmp_path / "lines").glob("*/*.jsonl"), "--format", "json")
+    assert again.stderr == f"sent 20 records to {topic}\n"
+
+
+def test_E1_an_export_continues_with_what_has_come_since(broker: Broker, run: Run, topic: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run("export", topic, out)
+    for first in range(0, 90, 30):
+        send(broker, topic, 30, first)
+        assert run("export", topic, out, "--json").stdout.startswith(f'{{"topic": "{topic}", "records": 30, "files": 2')
+    with semel.Admin(broker.bootstrap) as admin:
+        admin.add_partitions(topic, 3)
+    with semel.Producer(broker.bootstrap) as producer:
+        producer.send(topic, b"new", partition=2)
+    assert run("export", topic, out).stderr.startswith("wrote 1 record of")
+    assert run("export", topic, out).stderr.startswith("wrote 0 records of")
+    run("import", out, f"{topic}-copy", "--create")
+    assert read(broker, f"{topic}-copy") == read(broker, topic)
+
+
+def test_E1_an_import_continues_with_what_was_exported_since(
+    broker: Broker, run: Run, topic: str, tmp_path: Path
+) -> None:
+    copy = f"{topic}-copy"
+    for first in (0, 40):
+        send(broker, topic, 40, first)
+        run("export", topic, tmp_path / "out")
+        told = run("import", tmp_path / "out", copy, "--create", "--json").stdout
+        assert json.loads(told) == {"topic": copy, "records": 40, "records_before": first}
+        assert read(broker, copy) == read(broker, topic)
+    again = run("import", tmp_path / "out", copy)
+    assert again.stderr == f"sent 0 records to {copy}; 80 records had been sent before\n"
+    broker.delete_topic(copy)
+    assert run("import", tmp_path / "out", copy, "--create").stderr.endswith(f"sent 80 records to {copy}\n")
+
+
+def test_E1_an_export_that_is_cut_off_begins_its_file_anew(
+    broker: Broker, run: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(broker, topic, 60)
+    out = tmp_path / "out"
+    finish = export._Exporter._finish
+    finished: list[int] = []
+
+    def cut_off(self: object, file: object, next_offset: int) -> None:
+        if finished:
+            os._exit(0)
+        finished.append(next_offset)
+        finish(self, file, next_offset)  # type: ignore[arg-type]
+
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(export._Exporter, "_finish", cut_off)
+        run("export", topic, out)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [path.name for path in (out / "partition-1").iterdir()] == ["00000000000000000000.partial"]
+    assert run("export", topic, out).stderr.startswith("wrote 30 records of")
+    assert not list(out.glob("*/*.partial"))
+    run("import", out, f"{topic}-copy", "--create")
+    assert read(broker, f"{topic}-copy") == read(broker, topic)
+
+
+def test_files_are_ended_at_a_size(broker: Broker, run: Run, topic: str, tmp_path: Path) -> None:
+    with semel.Producer(broker.bootstrap, batch_size_bytes=100_000) as producer:
+        for number in range(60):
+            producer.send(topic, b"%d" % number + bytes(100_000), partition=0)
+    run("export", topic, tmp_path / "out", "--file-bytes", 1 << 20)
+    files = sorted((tmp_path / "out" / "partition-0").iterdir())
+    assert len(files) >= 2
+    places = [tuple(map(int, path.stem.split("-"))) for path in files]
+    assert [begin for begin, _ in places] == [0, *(end for _, end in places[:-1])]
+    assert places[-1][1] == 60
+    assert sum(pyarrow.parquet.ParquetFile(path).metadata.num_rows for path in files) == 60
+
+
+def test_a_range_of_time_is_exported(broker: Broker, run: Run, topic: str, tmp_path: Path) -> None:
+    now_ms = int(time.time() * 1000)
+    with semel.Producer(broker.bootstrap) as producer:
+        for hours in range(10, 0, -1):
+            producer.send(topic, b"%d" % hours, partition=0, timestamp_ms=now_ms - hours * 3_600_000)
+    wrote = run("export", topic, tmp_path / "out", "--since", "7.5h", "--until", "3.5h", "--format", "json")
+    assert wrote.stderr.startswith("wrote 4 records of")
+    run("export", topic, tmp_path / "out")
+    found = [
+        json.loads(line)["value"]
+        for path in sorted(tmp_path.glob("out/*/*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+    assert found == ["7", "6", "5", "4", "3", "2", "1"], "it began where --since said, and continues"
+
+
+def test_an_export_of_something_else_is_not_continued(broker: Broker, run: Run, topic: str, tmp_path: Path) -> None:
+    send(broker, topic, 10)
+    out = tmp_path / "out"
+    run("export", topic, out)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "x").touch()
+    for arguments, told in (
+        (("export", "other", out), "there is no topic 'other'"),
+        (("export", topic, out, "--format", "json"), "has an export in parquet: leave out --format"),
+        (("export", topic, out, "--since", "1h"), "leave out --since"),
+        (("export", topic, tmp_path / "files"), "has files and no export.json"),
+        (("export", topic, tmp_path / "files" / "x"), "can't write to"),
+        (("import", tmp_path / "files" / "none"), "name a directory that `semel export` has written"),
+        (("import", out, f"{topic}-none"), "Give --create for one with 2 partitions"),
+    ):
+        failed = run(*arguments)
+        assert failed.exit_code != 0
+        assert told in failed.stderr
+    broker.create_topic("other", partitions=1)
+    assert f"has an export of topic {topic}: give other another directory" in run("export", "other", out).stderr
+    assert "Add some with `semel topic add-partitions other" in run("import", out, "other").stderr
+    broker.delete_topic(topic)
+    broker.create_topic(topic, partitions=2)
+    assert "was deleted and created again since" in run("export", topic, out).stderr
+
+
+def test_two_exports_do_not_write_to_one_directory(run: Run, topic: str, tmp_path: Path) -> None:
+    run("export", topic, tmp_path / "out")
+    with (tmp_path / "out" / ".lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        failed = run("export", topic, tmp_path / "out")
+    assert (failed.exit_code, "another export writes to" in failed.stderr) == (ExitCode.USAGE, True)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "told"),
+    [
+        (b"", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"[]", "does not say what an export says"),
+        (b'{"version": 2}', "has version 2, and this `semel` knows 1"),
+        (b'{"version": 1, "topic": "x"}', "does not say what an export says"),
+    ],
+)
+def test_a_manifest_that_is_none_is_refused(run: Run, tmp_path: Path, manifest: bytes, told: str) -> None:
+    (tmp_path / "export.json").write_bytes(manifest)
+    for arguments in (("export", "t", tmp_path), ("import", tmp_path)):
+        failed = run(*arguments)
+        assert (failed.exit_code, told in failed.stderr) == (ExitCode.USAGE, True), failed.stderr
+
+
+@pytest.mark.parametrize("format_", ["parquet", "json"])
+def test_spoilt_files_are_named(broker: Broker, run: Run, topic: str, tmp_path: Path, format_: str) -> None:
+    send(broker, topic, 10)
+    run("export", topic, tmp_path, "--format", format_)
+    (path,) = (tmp_path / "partition-0").iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    failed = run("import", tmp_path, f"{topic}-copy", "--create")
+    assert (failed.exit_code, str(path) in failed.stderr) == (ExitCode.USAGE, True), failed.stderr
+    path.write_bytes(whole)
+    twice = path.with_name(path.name.replace("00000000-0", "00000001-0"))
+    twice.write_bytes(whole)
+    failed = run("import", tmp_path, f"{topic}-copy")
+    assert f"{path} and {twice} both have offset 1" in failed.stderr
+    path.unlink()
+    failed = run("import", tmp_path, f"{topic}-copy")
+    assert f"{twice} has offset 0 after 0, and its name says" in failed.stderr
+
+
+def test_records_that_retention_deleted_before_they_were_written_are_not_passed_over_in_silence(
+    broker: Broker, run: Run, topic: str, tmp_path: Path
+) -> None:
+    send(broker, topic, 10)
+    run("export", topic, tmp_path / "out")
+    send(broker, topic, 20, 10)
+    with semel.Admin(broker.bootstrap) as admin:
+        admin.delete_records({semel.TopicPartition(topic, 0): 15})
+    failed = run("export", topic, tmp_path / "out")
+    assert (failed.exit_code, "is not in the log, which starts at 15" in failed.stderr) == (ExitCode.REFUSED, True)
+    assert "--skip-lost" in failed.stderr
+    assert run("export", topic, tmp_path / "out", "--skip-lost").exit_code == 0
+
+
+def test_a_topic_that_is_going_to_delete_what_is_imported_is_told_of(
+    broker: Broker, run: Run, topic: str, tmp_path: Path
+) -> None:
+    with semel.Producer(broker.bootstrap) as producer:
+        for partition in (0, 1):
+            producer.send(topic, b"old", partition=partition, timestamp_ms=int(time.time() * 1000) - 30 * DAY_MS)
+    run("export", topic, tmp_path / "out")
+    with semel.Admin(broker.bootstrap) as admin:
+        admin.alter_topic_configs(topic, changes={"retention.ms": str(DAY_MS)})
+    told = run("import", tmp_path / "out", topic).stderr
+    assert told.count("warning: there are records of") == 1
+    assert f"`semel topic config {topic} --set retention.ms=-1" in told
+
+
+def test_E1_an_import_whose_commit_was_not_answered_sends_nothing_twice(
+    broker: Broker, run: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(broker, topic, 60)
+    run("export", topic, tmp_path / "out")
+    monkeypatch.setattr(importing, "_TRANSACTION_RECORDS", 7)
+    copy = f"{topic}-copy"
+    transactions = importing._Importer._transactions
+    given = 0
+
+    def some(self: importing._Importer, number: int, position: int) -> Iterator[object]:
+        nonlocal given
+        for one in transactions(self, number, position):
+            yield one
+            given += 1
+            if given % 3 == 0:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(importing._Importer, "_transactions", some)
+    for _ in range(10):
+        with broker.drop_commit_answer():
+            run("import", tmp_path / "out", copy, "--create")
+    assert read(broker, copy) == read(broker, topic)

@@ -1,0 +1,259 @@
+"""Topics as Arrow columns: which offsets a scan settles on, what it reads of them, and who takes it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import ibis
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import semel
+import semel.aio
+import semel.arrow
+from semel.protocol.errors import ErrorCode, FatalError, UsageError
+from semel.testing import Broker
+
+NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as node:
+        yield node
+
+
+@pytest.fixture(autouse=True)
+def _bootstrap(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEMEL_BOOTSTRAP", broker.bootstrap)
+
+
+@pytest.fixture(scope="module")
+def orders(broker: Broker) -> str:
+    """Partition 0 has the records 0, 2, 4, 6, 8 and partition 1 the others, one each minute from noon on; each
+    transaction of two records has a marker behind it in both, and one was aborted."""
+    broker.create_topic("orders", partitions=2)
+    with semel.Producer(broker.bootstrap, transactional_id="orders") as producer:
+        for first in range(0, 10, 2):
+            with producer.transaction() as transaction:
+                for number in (first, first + 1):
+                    transaction.send(
+                        "orders",
+                        b"%d" % number,
+                        key=f"k{number}",
+                        partition=number % 2,
+                        headers={"n": b"%d" % number} if number else {},
+                        timestamp_ms=int((NOON + timedelta(minutes=number)).timestamp() * 1000),
+                    )
+            if first == 4:
+                producer.begin_transaction()
+                producer.send("orders", b"aborted", partition=0)
+                producer.flush()
+                producer.abort_transaction()
+    return "orders"
+
+
+def values(scan: semel.arrow.Scan | pa.Table) -> list[bytes]:
+    table = scan if isinstance(scan, pa.Table) else scan.read_all()
+    return table.column("value").to_pylist()  # type: ignore[no-any-return]
+
+
+def test_L3_a_table_has_the_committed_records_of_all_partitions(orders: str) -> None:
+    table = semel.arrow.read(orders, columns=semel.arrow.ALL_COLUMNS)
+    assert table.schema == semel.arrow.scan(orders, columns=semel.arrow.ALL_COLUMNS).schema
+    assert values(table) == [b"0", b"2", b"4", b"6", b"8", b"1", b"3", b"5", b"7", b"9"]
+    assert table.column("offset").to_pylist() == [0, 2, 4, 8, 10, 0, 2, 4, 6, 8]
+    assert table.column("timestamp").to_pylist()[1] == NOON + timedelta(minutes=2)
+    assert table.column("headers").to_pylist()[:2] == [None, [{"key": "n", "value": b"2"}]]
+
+
+def test_records_of_aborted_transactions_are_read_where_that_is_asked_for(orders: str) -> None:
+    assert b"aborted" in values(semel.arrow.read(orders, isolation="read_uncommitted"))
+
+
+def test_L2_a_scan_ends_where_the_oldest_open_transaction_begins_and_never_waits(broker: Broker) -> None:
+    broker.create_topic("open", partitions=1)
+    with semel.Producer(broker.bootstrap, transactional_id="open") as producer:
+        with producer.transaction() as transaction:
+            transaction.send("open", b"there")
+        producer.begin_transaction()
+        producer.send("open", b"not yet")
+        producer.flush()
+        scan = semel.arrow.scan("open")
+        assert (scan.end, values(scan)) == ({0: 2}, [b"there"])
+        producer.commit_transaction()
+        assert values(scan) == [b"there"], "what it reads is settled"
+        assert values(semel.arrow.scan("open", scan.end)) == [b"not yet"]
+
+
+def test_E1_what_is_kept_beside_the_result_continues_with_each_record_once(orders: str) -> None:
+    found: list[bytes] = []
+    kept: dict[str, int] = {}
+    batches = 0
+    while True:
+        # As a job that is stopped behind each batch, and has kept its offsets as JSON.
+        step = next(semel.arrow.scan(orders, kept, fetch_max_bytes=1).with_offsets(), None)
+        if step is None:
+            break
+        records, offsets = step
+        found += records.column("value").to_pylist()
+        kept = json.loads(json.dumps(offsets))
+        batches += 1
+    assert batches > 3
+    assert sorted(found) == [b"%d" % number for number in range(10)]
+
+
+def test_a_topic_that_has_grown_is_read_from_the_start_of_its_new_partitions(broker: Broker) -> None:
+    broker.create_topic("grows", partitions=1)
+    with semel.Producer(broker.bootstrap) as producer, semel.Admin(broker.bootstrap) as admin:
+        producer.send("grows", b"a", partition=0)
+        producer.flush()
+        scan = semel.arrow.scan("grows")
+        admin.add_partitions("grows", 2)
+        producer.send("grows", b"b", partition=0)
+        with semel.Producer(broker.bootstrap) as another:  # which knows of it
+            another.send("grows", b"c", partition=1)
+    assert values(scan) == [b"a"]
+    assert values(semel.arrow.scan("grows", scan.end)) == [b"b", b"c"]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        ("latest", "latest", b""),
+        ("earliest", {0: 3}, b"02"),
+        ({0: 4, 1: 8}, {0: 9, 1: 9}, b"469"),
+        ({"0": 8}, {"0": 11}, b"68"),
+        ({0: 8}, {0: 2}, b""),
+    ],
+)
+def test_where_it_begins_and_ends(orders: str, start: Any, end: Any, expected: bytes) -> None:
+    assert b"".join(values(semel.arrow.read(orders, start, end))) == expected
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (NOON + timedelta(minutes=3), NOON + timedelta(minutes=7), b"4635"),
+        (NOON + timedelta(minutes=8, seconds=1), "latest", b"9"),
+        (NOON + timedelta(minutes=30), "latest", b""),
+        ("earliest", NOON, b""),
+        ("earliest", NOON + timedelta(minutes=30), b"0246813579"),
+    ],
+)
+def test_times_are_those_of_records(broker: Broker, start: Any, end: Any, expected: bytes) -> None:
+    # Without transactions: their markers have the time at which they were written.
+    if "times" not in broker.topics():
+        broker.create_topic("times", partitions=2)
+        with semel.Producer(broker.bootstrap) as producer:
+            for number in range(10):
+                at = NOON + timedelta(minutes=number)
+                at_ms = int(at.timestamp() * 1000)
+                producer.send("times", b"%d" % number, partition=number % 2, timestamp_ms=at_ms)
+    assert b"".join(values(semel.arrow.read("times", start, end))) == expected
+
+
+def test_a_part_reads_one_partition_and_goes_to_another_process(orders: str) -> None:
+    scan = semel.arrow.scan(orders)
+    part = pickle.loads(pickle.dumps(scan.partition(1)))
+    assert repr(part) == "Scan('orders', {1: 0 to 10})"
+    assert values(part) == [b"1", b"3", b"5", b"7", b"9"]
+    with pytest.raises(UsageError, match="does not read partition 7"):
+        scan.partition(7)
+
+
+def test_duckdb_polars_pandas_ibis_and_pyarrow_take_a_scan_again_and_again(orders: str) -> None:
+    scan = semel.arrow.scan(orders)
+    for _ in range(2):
+        assert duckdb.sql('SELECT partition, count(*), max("offset") FROM scan GROUP BY ALL ORDER BY 1').fetchall() == [
+            (0, 5, 10),
+            (1, 5, 8),
+        ]
+    assert pl.DataFrame(scan).filter(pl.col("partition") == 1).height == 5
+    assert pa.table(scan).num_rows == 10
+    assert pd.DataFrame.from_arrow(scan)["offset"].sum() == 44
+    assert ibis.memtable(scan.read_all()).count().to_pyarrow().as_py() == 10
+    assert sum(batch.num_rows for batch in scan.to_reader()) == 10
+
+
+def test_records_that_are_gone_are_an_error_or_passed_over(broker: Broker) -> None:
+    broker.create_topic("lost", partitions=1)
+    with semel.Producer(broker.bootstrap) as producer, semel.Admin(broker.bootstrap) as admin:
+        for number in range(6):
+            producer.send("lost", b"%d" % number)
+        producer.flush()
+        admin.delete_records({semel.TopicPartition("lost", 0): 4})
+    with pytest.raises(semel.arrow.DataLossError, match="offset 0 of lost-0 is not in the log, which starts at 4"):
+        semel.arrow.read("lost", {0: 0})
+    assert values(semel.arrow.read("lost", {0: 0}, on_data_loss="skip")) == [b"4", b"5"]
+    assert values(semel.arrow.read("lost")) == [b"4", b"5"]
+    with pytest.raises(semel.arrow.DataLossError, match="lost-0 ends at offset 6, before the 7 at which to start"):
+        semel.arrow.scan("lost", {0: 7})
+    assert values(semel.arrow.read("lost", {0: 7}, on_data_loss="skip")) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"start": "now"}, "start is 'earliest', 'latest', a datetime, or the offset in each partition"),
+        ({"end": 7}, "end is 'earliest'"),
+        ({"start": datetime(2026, 1, 1)}, "start is a time without a zone"),
+        ({"start": NOON, "end": NOON - timedelta(hours=1)}, "nothing is between them"),
+        ({"start": {9: 1}}, "start names partition 9 of topic 'orders', which has 2, numbered from 0"),
+        ({"start": {0: -1}}, "start has an offset, 0 or more, for partition 0, not -1"),
+        ({"start": {"x": 1}}, "the number of a partition before each offset, not 'x'"),
+        ({"columns": "value"}, r"columns takes a list of names: \['value'\]"),
+        ({"columns": ["kee"]}, "there is no column 'kee'"),
+        ({"isolation": "committed"}, "did you mean 'read_committed'"),
+        ({"on_data_loss": "ignore"}, "option on_data_loss can't be 'ignore'"),
+        ({"colums": ["value"]}, "did you mean 'columns'"),
+        ({"fetch_max_bytes": 0}, "option fetch_max_bytes must be between 1 and"),
+    ],
+)
+def test_wrong_options_say_what_is_right(orders: str, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        semel.arrow.scan(orders, **options)
+
+
+def test_a_topic_that_is_not_there_is_an_error_at_once() -> None:
+    with pytest.raises(FatalError, match="there is no topic 'nowhere' to read") as failure:
+        semel.arrow.scan("nowhere")
+    assert failure.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    with pytest.raises(UsageError, match="topic must be the name of one topic"):
+        semel.arrow.scan(["orders"])  # type: ignore[arg-type]
+
+
+def test_an_embedded_log_is_scanned_without_a_port(tmp_path: Path) -> None:
+    with semel.open(tmp_path / "data") as log:
+        log.create_topic("t", partitions=1)
+        with log.producer() as producer:
+            producer.send("t", b"v")
+        assert values(log.scan("t")) == [b"v"]
+        assert values(log.scan("t", "latest", columns=["value"])) == []
+        with pytest.raises(UsageError, match=r"scan\(\) takes no bootstrap"):
+            log.scan("t", bootstrap="localhost:9094")
+
+    async def scanned() -> list[bytes]:
+        async with semel.aio.open(tmp_path / "data") as again:
+            return values(await asyncio.to_thread((await again.scan("t")).read_all))
+
+    assert asyncio.run(scanned()) == [b"v"]
+
+
+def test_a_reader_that_is_dropped_half_way_leaves_no_thread(orders: str) -> None:
+    before = threading.active_count()
+    batches = iter(semel.arrow.scan(orders, fetch_max_bytes=1))
+    next(batches)
+    assert threading.active_count() > before
+    del batches
+    assert threading.active_count() == before
