@@ -60,7 +60,7 @@ def export(
         FileFormat | None,
         typer.Option(
             "--format",
-            help="parquet: columns, with pyarrow (pip install 'semel[arrow]'). json: an object on each line, as "
+            help="parquet: columns, as pyarrow writes them. json: an object on each line, as "
             "`semel consume --json` prints them. Default: that of the earlier export, else parquet.",
             show_default=False,
         ),

@@ -94,7 +94,8 @@ def test_settings_of_the_node_that_are_named_exist(page: Path) -> None:
     if page.parent.name == "how-to" or page.name == "guarantee.md":
         named += re.findall(r"`([a-z]+(?:\.[a-z]+)+)`", page.read_text())
     metrics = set(re.findall(r"`(semel(?:\.[a-z]+)+)`", (ROOT / "docs" / "metrics.md").read_text()))
-    known = SETTINGS.keys() | TOPIC_SETTINGS.keys() | metrics | {"semel.testing", "semel.sql", "semel.aio"}
+    modules = {"semel.testing", "semel.sql", "semel.aio", "semel.arrow"}
+    known = SETTINGS.keys() | TOPIC_SETTINGS.keys() | metrics | modules
     assert set(named) <= known
 
 

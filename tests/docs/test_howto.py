@@ -6,9 +6,11 @@ import re
 import subprocess
 import sys
 import threading
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 import semel
@@ -121,3 +123,36 @@ def test_E5_work_with_a_name_is_done_once() -> None:
         with semel.Admin(broker.bootstrap) as admin:
             assert [commit.payload for commit in admin.commits("importer")] == [b"2 rows", b"2 rows"]
         assert values_in(broker, "readings", 4) == [b"a", b"b", b"a", b"b"]
+
+
+def test_E1_a_table_of_duckdb_has_each_record_once_however_often_it_is_loaded(tmp_path: Path) -> None:
+    with Broker() as broker:
+        load = names_in(example("how-to/arrow.md", "def load("), broker)["load"]
+        broker.create_topic("orders", partitions=2)
+        database = str(tmp_path / "orders.db")
+        with semel.Producer(broker.bootstrap) as producer:
+            for number in range(10):
+                producer.send("orders", f'{{"id": {number}, "amount": "{number}.50"}}', partition=number % 2)
+            producer.flush()
+            assert [load(database), load(database)] == [10, 0]
+            for number in range(10, 15):
+                producer.send("orders", f'{{"id": {number}, "amount": "{number}.50"}}', partition=number % 2)
+            producer.flush()
+        assert [load(database), load(database)] == [5, 0]
+        with duckdb.connect(database) as db:
+            found = db.execute("SELECT count(*), count(DISTINCT id), sum(amount) FROM orders").fetchone()
+        assert found == (15, 15, Decimal("112.50"))
+
+
+def test_the_queries_and_ranges_of_the_page_about_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    with Broker() as broker:
+        broker.create_topic("orders", partitions=1)
+        with semel.Producer(broker.bootstrap) as producer:
+            for number in range(3):
+                producer.send("orders", b'{"amount": %d}' % number)
+        names_in(example("how-to/arrow.md", "duckdb.sql("), broker)
+        assert "│         0 │            3 │" in capsys.readouterr().out
+        ranges = names_in(example("how-to/arrow.md", "def recent("), broker)
+        assert ranges["recent"](broker.bootstrap).read_all().num_rows == 3
+        orders = semel.arrow.scan("orders", {0: 1}, {0: 3}, bootstrap=broker.bootstrap)  # noqa: F841 (DuckDB finds it by its name)
+        assert duckdb.sql("SELECT decode(value)::JSON ->> 'amount' FROM orders").fetchall() == [("1",), ("2",)]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SEEDS_A_TEST = 6
+SEEDS_A_TEST = 4
 TESTS = 8
 CLUSTER_TESTS = 2
 
@@ -78,7 +78,7 @@ def test_E1_D1_R1_R3_P7_worlds_whose_topics_become_diskless_are_clean() -> None:
 
 @pytest.mark.parametrize("world", ["node", "cluster", "transactions", "switching"])
 def test_the_same_seed_does_the_same(world: str) -> None:
-    told = {simulate("--seed", "4", "--world", world, hash_seed=hash_seed).stdout for hash_seed in ("0", "1", "2")}
+    told = {simulate("--seed", "4", "--world", world, hash_seed=hash_seed).stdout for hash_seed in ("0", "1")}
     assert len(told) == 1
     (first,) = told
     assert "seed 4: clean" in first

@@ -43,7 +43,7 @@ def test_unknown_name_is_an_attribute_error() -> None:
 
 def test_only_public_names_are_listed() -> None:
     """`Any`, `TYPE_CHECKING` and `importlib` were completed in editors."""
-    submodules = {"aio", "schemas", "sql", "testing"}
+    submodules = {"aio", "arrow", "schemas", "sql", "testing"}
     assert {name for name in dir(semel) if not name.startswith("__")} == {*semel.__all__, *submodules}
     assert {name for name in dir(semel.aio) if not name.startswith("__")} == set(semel.aio.__all__)
 
