@@ -99,7 +99,7 @@ def test_L2_a_scan_ends_where_the_oldest_open_transaction_begins_and_never_waits
 def test_E1_what_is_kept_beside_the_result_continues_with_each_record_once(orders: str) -> None:
     found: list[bytes] = []
     kept: dict[str, int] = {}
-    for batches in range(20):
+    for _ in range(20):
         # As a job that is stopped behind each batch, and has kept its offsets as JSON.
         step = next(semel.arrow.scan(orders, kept, fetch_max_bytes=1).with_offsets(), None)
         if step is None:
@@ -107,7 +107,7 @@ def test_E1_what_is_kept_beside_the_result_continues_with_each_record_once(order
         records, offsets = step
         found += records.column("value").to_pylist()
         kept = json.loads(json.dumps(offsets))
-    assert 3 < batches < 19
+    assert step is None
     assert sorted(found) == [b"%d" % number for number in range(10)]
 
 
