@@ -76,7 +76,7 @@ func consume(bootstrap, topic, group, count string) {
 				RebalanceTimeout: 10 * time.Second,
 			})
 			for stop.Err() == nil {
-				message, err := reader.ReadMessage(stop)
+				message, err := reader.FetchMessage(stop)
 				if err != nil {
 					continue
 				}
@@ -97,6 +97,10 @@ func consume(bootstrap, topic, group, count string) {
 					finish()
 				}
 				guard.Unlock()
+				// ReadMessage commits, too, but returns no message where that fails.
+				for reader.CommitMessages(context.Background(), message) != nil {
+					time.Sleep(100 * time.Millisecond)
+				}
 			}
 			check(reader.Close())
 		}()
