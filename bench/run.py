@@ -50,6 +50,7 @@ OTHERS: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
         ("--records", "20000", "--transactions", "50", "--rounds", "1"),
     ),
     "gateway": ("the console's pages on a large cluster, REST and the schema registry", ("--quick",)),
+    "scan": ("topics as Arrow columns and as files, beside consumers", ("--quick",)),
     "tiers": ("a topic in a remote storage beside one on the disk", ("--quick",)),
     "tls": ("what encryption costs a node", ("--rounds", "1", "--requests", "5000", "--fetches", "50")),
     "neighbours": (
