@@ -2,7 +2,8 @@
 
 Maven takes the broker, the clients and the tools of one release, with all they depend on, from where it is set up to
 take things from, checks its checksums, and copies them to build/java/VERSION. The second time nothing is fetched.
-Spark's connector to Kafka is taken in the same way, to build/java/spark-VERSION.
+Spark's connector to Kafka is taken in the same way, to build/java/spark-VERSION, and Kafka
+Streams to build/java/streams-VERSION.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 POM = ROOT / "tests" / "compat" / "java" / "pom.xml"
 CONNECTOR_POM = ROOT / "tests" / "compat" / "java" / "spark-connector.xml"
+STREAMS_POM = ROOT / "tests" / "compat" / "streams" / "pom.xml"
 CACHE = ROOT / "build" / "java"
 
 NEWEST = "4.3.0"
@@ -56,6 +58,11 @@ def connector_jars(version: str = CONNECTOR) -> list[Path]:
     """Return Spark's connector to Kafka and what it needs beside Spark's own jars. Raises `JavaMissingError`."""
     what = f"Spark's connector to Kafka {version}"
     return sorted(fetched_jars(what, CONNECTOR_POM, f"spark-{version}", {"connector.version": version}).glob("*.jar"))
+
+
+def streams_jars(version: str = NEWEST) -> Path:
+    """Return the folder with the jars of Kafka Streams and what it needs. Raises `JavaMissingError`."""
+    return fetched_jars(f"Kafka Streams {version}", STREAMS_POM, f"streams-{version}", {"kafka.version": version})
 
 
 def fetched_jars(what: str, pom: Path, name: str, properties: Mapping[str, str]) -> Path:
