@@ -7,6 +7,7 @@ from pathlib import Path
 import kafka_jars
 import pytest
 from java_programs import compile_java
+from sound_data import sound_data, sound_module_data, sound_session_data  # noqa: F401  (fixtures)
 
 HERE = Path(__file__).resolve().parent
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import shutil
 import threading
 import time
@@ -20,6 +22,7 @@ from java_programs import JavaProcess
 import semel
 from semel.runtime.ports import free_ports
 
+APPLICATION = "shop"
 PARTITIONS = 3
 INPUTS = ("lines", "orders", "payments")
 COUNTED, PAID = "counted", "paid"
@@ -32,6 +35,9 @@ STEP_MS = 10
 DELAYS_MS = (0, 100, 400, 900)
 WINDOW_MS = 500
 """`WINDOW` of the application: so far apart an order and its payment may be, the end included."""
+SLICE = 20
+SLICES_MAX = 50
+"""Of a part of the input: lines that are written at once, and how often at most."""
 QUERY_TIMEOUT_S = 20
 PATIENCE_S = 300
 """A member that was killed is missed after its session's 6 s, its transaction is aborted after 10 s."""
@@ -219,12 +225,15 @@ class Application:
         self.processes = []
         for number, address in enumerate(self.addresses):
             own = {
-                "application.id": "shop",
+                "application.id": APPLICATION,
                 "application.server": address,
                 "auto.offset.reset": "earliest",
                 "bootstrap.servers": kafka,
+                "commit.interval.ms": 1_000,  # for transactions that are open most of the time, with records in them
                 "heartbeat.interval.ms": 1_000,
+                "linger.ms": 0,
                 "num.standby.replicas": instances - 1,
+                "probing.rebalance.interval.ms": 60_000,
                 "processing.guarantee": "exactly_once_v2",
                 "session.timeout.ms": 6_000,
                 "state.dir": self.state_dir(number),
@@ -247,6 +256,16 @@ class Application:
 
     def state_dir(self, number: int) -> Path:
         return self.folder / f"state-{number}"
+
+    def has_open_transaction(self, admin: semel.Admin, number: int | None) -> bool:
+        """Whether an instance has a transaction open now, or any has (None)."""
+        whose = ".*" if number is None else re.escape(self._process_id(number)) + ".*"
+        return any(admin.transactions(states=["Ongoing"], pattern=f"{APPLICATION}-{whose}"))
+
+    def _process_id(self, number: int) -> str:
+        """Return what the names of an instance's transactions have in them, as it has it in its state directory."""
+        written = self.state_dir(number) / APPLICATION / "kafka-streams-process-metadata"
+        return str(json.loads(written.read_text())["processId"]) if written.exists() else "not started"
 
     def lose_state(self, number: int) -> None:
         """Delete the state directory of an instance that has ended: it gets its state from the changelogs."""
@@ -276,35 +295,59 @@ class Application:
         return (self.ask(number, f"hosts/{word}") or "").split()
 
 
-Fault = Callable[[Callable[[], None]], None]
-"""Kills something, calls what it is given while that is away, and starts it again."""
+@dataclass(frozen=True)
+class Fault:
+    """Kills something, calls what it is given while that is away, and starts it again."""
+
+    kill: Callable[[Callable[[], None]], None]
+    instance: int | None = None
+    """Whose transaction is to be cut off; None: anybody's."""
 
 
 class Run:
-    """Input that is written part by part, with a fault after the beginning of each, and what comes of it."""
+    """Input that is written part by part, with a fault in each, and what comes of it."""
 
     def __init__(self, application: Application, reader: LiveReader, feeder: Feeder, source: Input) -> None:
         self.application = application
         self.reader = reader
         self.feeder = feeder
         self.source = source
+        self.cut_off = 0
+        """How many faults came when a transaction was open."""
 
     def check(self) -> None:
         self.application.check()
         self.feeder.check()
 
-    def with_faults(self, faults: Sequence[Fault]) -> None:
-        """Write the input. A fault begins when some of its part is counted; the rest of the part comes during it."""
-        written = 0
+    def with_faults(self, faults: Sequence[Fault], admin: semel.Admin) -> None:
+        """Write the input. A fault comes when its part is counted in part, and more of it is in an open transaction.
+
+        What is left of the part is written during the fault.
+        """
+        begin = 0
         for number, fault in enumerate(faults, 1):
             end = self.source.count * number // len(faults)
-            self.feeder.allow((written + end) // 2)
-            before = self.source.counts(written).total()
-            self.reader.read_until(
-                lambda seen, before=before: seen.counted > before, f"more than {before} counts", self.check
-            )
-            fault(lambda end=end: self.feeder.allow(end))
-            written = end
+            self.cut_off += self._write_until_open(range(begin, end), fault, admin)
+            fault.kill(lambda end=end: self.feeder.allow(end))
+            begin = end
+
+    def _write_until_open(self, part: range, fault: Fault, admin: semel.Admin) -> bool:
+        """Write slice after slice, each when those before it are counted. Returns whether a transaction is open."""
+        before = self.source.counts(part.start).total()
+        is_open = False
+
+        def is_cut(seen: Results, due: int) -> bool:
+            nonlocal is_open
+            is_open = seen.counted > before and self.application.has_open_transaction(admin, fault.instance)
+            return is_open or seen.counted >= due
+
+        for start in range(part.start, part.stop, max(SLICE, len(part) // SLICES_MAX)):
+            due = self.source.counts(start).total()
+            self.reader.read_until(lambda seen, due=due: is_cut(seen, due), f"{due} counts", self.check)
+            if is_open:
+                return True
+            self.feeder.allow(min(start + max(SLICE, len(part) // SLICES_MAX), part.stop))
+        return False
 
     def read_to_end(self) -> None:
         """Wait until there is as much output as there must be."""
