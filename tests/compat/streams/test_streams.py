@@ -11,8 +11,9 @@ from pathlib import Path
 
 import kafka_jars
 import pytest
+from fed_programs import Fault, Feeder, LiveReader, Run, read_again
 from node_processes import NodeProcesses, is_in_sync, node_processes, wait_for
-from streams_runs import INPUTS, OUTPUTS, PARTITIONS, Application, Fault, Feeder, Input, LiveReader, Run, read_again
+from streams_runs import INPUTS, OUTPUTS, PARTITIONS, Application, Input, Results
 
 import semel
 from semel.cli.demo.processes import NodeProcess
@@ -62,7 +63,7 @@ def test_E1_O4_each_record_counts_once_while_instances_and_the_node_are_killed(
     source = Input(RECORDS)
     with (
         Application(tmp_path, jars, classes, node.kafka_address) as application,
-        LiveReader(node.bootstrap) as reader,
+        LiveReader(node.bootstrap, OUTPUTS, PARTITIONS, Results()) as reader,
         Feeder(node.bootstrap, source) as feeder,
     ):
 
@@ -82,9 +83,9 @@ def test_E1_O4_each_record_counts_once_while_instances_and_the_node_are_killed(
         with semel.Admin(node.bootstrap) as admin:
             run.with_faults(chosen([first, others[0], second, *others]), admin)
         assert run.cut_off
-        run.read_to_end()
+        run.read_until(lambda results: results.is_enough(source), "all of the output")
         assert reader.results.wrong(source) == []
-        assert read_again(node.kafka_address).wrong(source) == []
+        assert read_again(node.kafka_address, OUTPUTS, PARTITIONS, Results()).wrong(source) == []
         words = source.counts()
         for number in (0, 1):
             wait_for(lambda number=number: application.stored(number, words) == words, "the stores to be up to date")
@@ -127,16 +128,17 @@ def test_E1_O4_each_record_counts_once_while_nodes_of_a_cluster_are_killed(
 
     with (
         Application(tmp_path, jars, classes, ",".join(nodes.kafka.values())) as application,
-        LiveReader(nodes.bootstrap) as reader,
+        LiveReader(nodes.bootstrap, OUTPUTS, PARTITIONS, Results()) as reader,
         Feeder(nodes.bootstrap, source) as feeder,
     ):
         run = Run(application, reader, feeder, source)
         with semel.Admin(nodes.bootstrap, api_timeout_ms=60_000) as admin:
             run.with_faults(chosen([Fault(kill_node), Fault(kill_node), kill_instance(application, 0)]), admin)
         assert run.cut_off
-        run.read_to_end()
+        run.read_until(lambda results: results.is_enough(source), "all of the output")
         assert reader.results.wrong(source) == []
-        assert read_again(",".join(nodes.kafka.values())).wrong(source) == []
+        bootstrap = ",".join(nodes.kafka.values())
+        assert read_again(bootstrap, OUTPUTS, PARTITIONS, Results()).wrong(source) == []
 
 
 def test_the_group_protocol_of_streams_is_refused_in_words(

@@ -6,17 +6,14 @@ import json
 import random
 import re
 import shutil
-import threading
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
-import confluent_kafka
-from foreign_clients import QUIET
 from java_programs import JavaProcess
 
 import semel
@@ -35,12 +32,7 @@ STEP_MS = 10
 DELAYS_MS = (0, 100, 400, 900)
 WINDOW_MS = 500
 """`WINDOW` of the application: so far apart an order and its payment may be, the end included."""
-SLICE = 20
-SLICES_MAX = 50
-"""Of a part of the input: lines that are written at once, and how often at most."""
 QUERY_TIMEOUT_S = 20
-PATIENCE_S = 300
-"""A member that was killed is missed after its session's 6 s, its transaction is aborted after 10 s."""
 
 
 class Input:
@@ -67,60 +59,24 @@ class Input:
         """Return how often each word occurs in the first lines, or in all: a batch's result."""
         return Counter(word for line in self.lines[:lines] for word in line.split())
 
+    def outputs(self, count: int) -> int:
+        """Return how many words the first lines have."""
+        return self.counts(count).total()
+
     def pairs(self) -> list[tuple[str, str]]:
         """Return each order with each payment of the same customer within the window: a batch's result."""
-        steps = (WINDOW_MS + max(DELAYS_MS)) // STEP_MS
+        reach = (WINDOW_MS + max(DELAYS_MS)) // STEP_MS // CUSTOMERS
         return sorted(
             (f"customer{payment % CUSTOMERS}", f"order{order} payment{payment}")
             for payment, delay_ms in enumerate(self.delays_ms)
-            for order in range(max(0, payment - steps), min(self.count, payment + steps + 1))
-            if (order - payment) % CUSTOMERS == 0 and abs(payment * STEP_MS + delay_ms - order * STEP_MS) <= WINDOW_MS
+            for order in range(payment - reach * CUSTOMERS, payment + reach * CUSTOMERS + 1, CUSTOMERS)
+            if 0 <= order < self.count and abs(payment * STEP_MS + delay_ms - order * STEP_MS) <= WINDOW_MS
         )
 
-
-class Feeder:
-    """Writes the input in a thread, as far as it is allowed to."""
-
-    def __init__(self, bootstrap: str, source: Input) -> None:
-        self._bootstrap = bootstrap
-        self._source = source
-        self._allowed = 0
-        self._is_over = False
-        self._changed = threading.Condition()
-        self._failed: list[BaseException] = []
-        self._thread = threading.Thread(target=self._run, name="feeds")
-
-    def __enter__(self) -> Feeder:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
-        self._thread.join()
-
-    def allow(self, count: int) -> None:
-        """Let it write so many of each in all; returns at once."""
-        with self._changed:
-            self._allowed = max(self._allowed, min(count, self._source.count))
-            self._changed.notify_all()
-
-    def check(self) -> None:
-        if self._failed:
-            raise self._failed[0]
-
-    def _run(self) -> None:
-        try:
-            with semel.Producer(self._bootstrap) as producer:
-                for number in range(self._source.count):
-                    with self._changed:
-                        self._changed.wait_for(lambda number=number: self._is_over or number < self._allowed)
-                        if self._is_over and number >= self._allowed:
-                            return
-                    self._source.send(producer, number)
-        except BaseException as error:  # told by `check`
-            self._failed.append(error)
+    @cached_property
+    def sizes(self) -> tuple[int, int]:
+        """How many counts and how many pairs a batch has."""
+        return self.counts().total(), len(self.pairs())
 
 
 @dataclass
@@ -130,17 +86,21 @@ class Results:
     counts: dict[str, list[int]] = field(default_factory=dict)
     pairs: list[tuple[str, str]] = field(default_factory=list)
 
-    def add(self, topic: str, key: bytes | None, value: bytes | None) -> None:
-        assert key is not None
-        assert value is not None
+    def add(self, topic: str, key: bytes, value: bytes) -> None:
         if topic == COUNTED:
             self.counts.setdefault(key.decode(), []).append(int(value))
         else:
             self.pairs.append((key.decode(), value.decode()))
 
     @property
-    def counted(self) -> int:
+    def seen(self) -> int:
+        """How many counts there are."""
         return sum(len(each) for each in self.counts.values())
+
+    def is_enough(self, source: Input) -> bool:
+        """Whether there is as much as a batch over the input makes."""
+        counts, pairs = source.sizes
+        return self.seen >= counts and len(self.pairs) >= pairs
 
     def wrong(self, source: Input) -> list[str]:
         """Compare with a batch over the input: each word counted 1, 2, ... n, and each pair once. Empty: right."""
@@ -160,58 +120,6 @@ def _first_difference(found: list[int], wanted: list[int]) -> str:
     if place is None:
         return f"{len(found)} counts, not {len(wanted)}"
     return f"{found[place : place + 3]} where {wanted[place : place + 3]} is due ({len(found)} of {len(wanted)} counts)"
-
-
-class LiveReader:
-    """Reads the output with Semel's consumer while it is made."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self._consumer = semel.Consumer(bootstrap)
-        self._consumer.assign(
-            semel.TopicPartition(topic, partition) for topic in OUTPUTS for partition in range(PARTITIONS)
-        )
-        self.results = Results()
-
-    def __enter__(self) -> LiveReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._consumer.close()
-
-    def read_until(self, condition: Callable[[Results], object], what: str, check: Callable[[], None]) -> None:
-        """Read until a condition holds; `check` fails the test early where something has ended."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition(self.results):
-            check()
-            seen = f"{self.results.counted} counts, {len(self.results.pairs)} pairs seen"
-            assert time.monotonic() < deadline, f"waited in vain: {what}; {seen}"
-            for record in self._consumer.poll(0.2) or ():
-                self.results.add(record.topic, record.key, record.value)
-
-
-def read_again(kafka: str) -> Results:
-    """Read the whole output once more with another client, librdkafka, as read_committed readers do."""
-    settings = {"bootstrap.servers": kafka, "group.id": "judge", "isolation.level": "read_committed"}
-    settings |= {"enable.partition.eof": "true", "enable.auto.commit": "false"}
-    consumer = confluent_kafka.Consumer(settings, logger=QUIET)
-    results = Results()
-    try:
-        places = [confluent_kafka.TopicPartition(one, n, 0) for one in OUTPUTS for n in range(PARTITIONS)]
-        consumer.assign(places)
-        ended: set[tuple[str, int]] = set()
-        while len(ended) < len(places):
-            message = consumer.poll(60)
-            assert message is not None, "the output can't be read to its end"
-            error = message.error()
-            if error is None:
-                results.add(message.topic() or "", message.key(), message.value())
-            elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                ended.add((message.topic() or "", message.partition() or 0))
-            else:
-                raise confluent_kafka.KafkaException(error)
-    finally:
-        consumer.close()
-    return results
 
 
 class Application:
@@ -293,67 +201,3 @@ class Application:
     def hosts(self, number: int, word: str) -> list[str]:
         """Return the instances that have a word's count, as one of them knows it: the active, then standbys."""
         return (self.ask(number, f"hosts/{word}") or "").split()
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Kills something, calls what it is given while that is away, and starts it again."""
-
-    kill: Callable[[Callable[[], None]], None]
-    instance: int | None = None
-    """Whose transaction is to be cut off; None: anybody's."""
-
-
-class Run:
-    """Input that is written part by part, with a fault in each, and what comes of it."""
-
-    def __init__(self, application: Application, reader: LiveReader, feeder: Feeder, source: Input) -> None:
-        self.application = application
-        self.reader = reader
-        self.feeder = feeder
-        self.source = source
-        self.cut_off = 0
-        """How many faults came when a transaction was open."""
-
-    def check(self) -> None:
-        self.application.check()
-        self.feeder.check()
-
-    def with_faults(self, faults: Sequence[Fault], admin: semel.Admin) -> None:
-        """Write the input. A fault comes when its part is counted in part, and more of it is in an open transaction.
-
-        What is left of the part is written during the fault.
-        """
-        begin = 0
-        for number, fault in enumerate(faults, 1):
-            end = self.source.count * number // len(faults)
-            self.cut_off += self._write_until_open(range(begin, end), fault, admin)
-            fault.kill(lambda end=end: self.feeder.allow(end))
-            begin = end
-
-    def _write_until_open(self, part: range, fault: Fault, admin: semel.Admin) -> bool:
-        """Write slice after slice, each when those before it are counted. Returns whether a transaction is open."""
-        before = self.source.counts(part.start).total()
-        is_open = False
-
-        def is_cut(seen: Results, due: int) -> bool:
-            nonlocal is_open
-            is_open = seen.counted > before and self.application.has_open_transaction(admin, fault.instance)
-            return is_open or seen.counted >= due
-
-        for start in range(part.start, part.stop, max(SLICE, len(part) // SLICES_MAX)):
-            due = self.source.counts(start).total()
-            self.reader.read_until(lambda seen, due=due: is_cut(seen, due), f"{due} counts", self.check)
-            if is_open:
-                return True
-            self.feeder.allow(min(start + max(SLICE, len(part) // SLICES_MAX), part.stop))
-        return False
-
-    def read_to_end(self) -> None:
-        """Wait until there is as much output as there must be."""
-        counts, pairs = self.source.counts().total(), len(self.source.pairs())
-        self.reader.read_until(
-            lambda seen: seen.counted >= counts and len(seen.pairs) >= pairs,
-            f"{counts} counts, {pairs} pairs",
-            self.check,
-        )

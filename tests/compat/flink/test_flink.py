@@ -1,0 +1,92 @@
+"""A job of Apache Flink, unchanged, with exactly-once: it and its node are killed while it works."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fed_programs import Fault, Feeder, LiveReader, Run, read_again
+from flink_runs import NUMBERED, PARTITIONS, READINGS, Input, Job, Results
+from node_processes import wait_for
+
+import semel
+from semel.cli.demo.processes import NodeProcess
+
+RECORDS = int(os.environ.get("SEMEL_FLINK_RECORDS", "3000"))
+FAULTS_MIN = 4
+RECORDS_A_FAULT = 2_000
+TIMEOUT_MS = 60_000
+REFUSED = "The transaction timeout is larger than the maximum value allowed by the broker"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
+    node = NodeProcess(tmp_path / "data")
+    node.start()
+    yield node
+    assert node.is_running, node.log_tail()
+    assert node.stop() == 0
+
+
+def create_topics(bootstrap: str) -> None:
+    with semel.Admin(bootstrap) as admin:
+        for name in (READINGS, NUMBERED):
+            admin.create_topic(name, partitions=PARTITIONS)
+
+
+@pytest.mark.parametrize("naming", ["INCREMENTING", "POOLING"])
+def test_E1_each_record_is_numbered_once_while_the_job_and_the_node_are_killed(
+    node: NodeProcess, jars: Path, classes: Path, tmp_path: Path, naming: str
+) -> None:
+    """Flink names transactions in two ways. After a kill it finds those that are left by trying names, or by a list."""
+    create_topics(node.bootstrap)
+    source = Input(RECORDS)
+    parallelisms = itertools.cycle((2, 1))
+    with (
+        Job(tmp_path, jars, classes, node.kafka_address, naming, timeout_ms=TIMEOUT_MS) as job,
+        LiveReader(node.bootstrap, [NUMBERED], PARTITIONS, Results()) as reader,
+        Feeder(node.bootstrap, source) as feeder,
+        semel.Admin(node.bootstrap) as admin,
+    ):
+        job.start(next(parallelisms))
+
+        def kill_job(meanwhile: Callable[[], None]) -> None:
+            job.kill()
+            meanwhile()
+            job.start(next(parallelisms))
+
+        def kill_node(meanwhile: Callable[[], None]) -> None:
+            meanwhile()
+            node.kill()
+            node.start()
+
+        def kill_both(meanwhile: Callable[[], None]) -> None:
+            job.kill()
+            kill_node(meanwhile)
+            job.start(next(parallelisms))
+
+        run = Run(job, reader, feeder, source)
+        faults = itertools.cycle([Fault(kill_job), Fault(kill_node), Fault(kill_both), Fault(kill_job)])
+        run.with_faults(list(itertools.islice(faults, max(FAULTS_MIN, RECORDS // RECORDS_A_FAULT))), admin)
+        run.read_until(lambda results: results.seen >= RECORDS, f"{RECORDS} outputs")
+        assert run.cut_off
+        assert job.restored
+        assert reader.results.wrong(source) == []
+        assert read_again(node.kafka_address, [NUMBERED], PARTITIONS, Results()).wrong(source) == []
+
+
+def test_a_timeout_beyond_what_the_node_allows_is_refused_in_words(
+    node: NodeProcess, jars: Path, classes: Path, tmp_path: Path
+) -> None:
+    """An hour, which is the sink's default. Flink tries again and again, and its log says why."""
+    create_topics(node.bootstrap)
+    with (
+        Job(tmp_path, jars, classes, node.kafka_address, "INCREMENTING", timeout_ms=3_600_000) as job,
+        Feeder(node.bootstrap, Input(10)) as feeder,
+    ):
+        job.start()
+        feeder.allow(10)
+        wait_for(lambda: REFUSED in job.log(), "the reason in the job's log")
