@@ -10,15 +10,19 @@ from pathlib import Path
 import pytest
 from fed_programs import Fault, Feeder, LiveReader, Run, read_again
 from flink_runs import NUMBERED, PARTITIONS, READINGS, Input, Job, Results
+from kafka_proxy import Fate, KafkaProxy, every, passing
 from node_processes import wait_for
 
 import semel
 from semel.cli.demo.processes import NodeProcess
+from semel.protocol.kafka.api import ApiKey
 
 RECORDS = int(os.environ.get("SEMEL_FLINK_RECORDS", "3000"))
 FAULTS_MIN = 4
 RECORDS_A_FAULT = 2_000
+NAMINGS = ("INCREMENTING", "POOLING")
 TIMEOUT_MS = 60_000
+NOT_COMMITTED = "Unable to commit transaction"
 REFUSED = "The transaction timeout is larger than the maximum value allowed by the broker"
 
 
@@ -37,7 +41,7 @@ def create_topics(bootstrap: str) -> None:
             admin.create_topic(name, partitions=PARTITIONS)
 
 
-@pytest.mark.parametrize("naming", ["INCREMENTING", "POOLING"])
+@pytest.mark.parametrize("naming", NAMINGS)
 def test_E1_each_record_is_numbered_once_while_the_job_and_the_node_are_killed(
     node: NodeProcess, jars: Path, classes: Path, tmp_path: Path, naming: str
 ) -> None:
@@ -76,6 +80,47 @@ def test_E1_each_record_is_numbered_once_while_the_job_and_the_node_are_killed(
         assert job.restored
         assert reader.results.wrong(source) == []
         assert read_again(node.kafka_address, [NUMBERED], PARTITIONS, Results()).wrong(source) == []
+
+
+@pytest.fixture
+def proxy() -> Iterator[KafkaProxy]:
+    proxy = KafkaProxy()
+    yield proxy
+    proxy.close()
+
+
+@pytest.mark.parametrize("naming", NAMINGS)
+def test_E1_a_job_commits_after_a_kill_what_its_checkpoint_says(
+    proxy: KafkaProxy, jars: Path, classes: Path, tmp_path: Path, naming: str
+) -> None:
+    """The checkpoint is complete, the commit has not reached the node: both are killed, and the next start commits."""
+    node = NodeProcess(tmp_path / "data", settings=[f"kafka.advertised=127.0.0.1:{proxy.port}"])
+    proxy.aim(int(node.kafka_address.rpartition(":")[2]))
+    node.start()
+    source = Input(180)
+    try:
+        create_topics(node.bootstrap)
+        with (
+            Job(tmp_path, jars, classes, f"127.0.0.1:{proxy.port}", naming, timeout_ms=TIMEOUT_MS) as job,
+            LiveReader(node.bootstrap, [NUMBERED], PARTITIONS, Results()) as reader,
+            Feeder(node.bootstrap, source) as feeder,
+        ):
+            job.start()
+            feeder.allow(90)
+            reader.read_until(lambda results: results.seen == 90, "the first half", job.check)
+            proxy.decide = every(ApiKey.END_TXN, Fate.HOLD)
+            feeder.allow(180)
+            wait_for(lambda: proxy.kept, "a commit that is held back")
+            job.kill()
+            node.kill()
+            proxy.decide = passing
+            node.start()
+            job.start()
+            reader.read_until(lambda results: results.seen == 180, "the second half", job.check)
+            assert reader.results.wrong(source) == []
+            assert NOT_COMMITTED not in job.log()
+    finally:
+        assert node.stop() == 0
 
 
 def test_a_timeout_beyond_what_the_node_allows_is_refused_in_words(
