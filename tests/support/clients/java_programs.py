@@ -21,9 +21,9 @@ LOGGING = (
 )
 
 
-def compile_java(jars: Path, sources: Sequence[Path], into: Path) -> Path:
+def compile_java(jars: Path, sources: Sequence[Path], into: Path, lint: str = LINT) -> Path:
     """Compile Java files against the jars of a folder, and return the folder with their classes."""
-    command = [f"{kafka_jars.java()}c", LINT, "-Werror", "-cp", f"{jars}/*", "-d", str(into), *map(str, sources)]
+    command = [f"{kafka_jars.java()}c", lint, "-Werror", "-cp", f"{jars}/*", "-d", str(into), *map(str, sources)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return into
