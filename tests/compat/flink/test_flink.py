@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,13 +13,14 @@ from fed_programs import Fault, Feeder, LiveReader, Run, read_again
 from flink_runs import JVM, NUMBERED, PARTITIONS, READINGS, Input, Job, Results
 from java_programs import JavaProcess, compile_java
 from kafka_proxy import Fate, KafkaProxy, every, passing
+from longer_runs import given
 from node_processes import wait_for
 
 import semel
 from semel.cli.demo.processes import NodeProcess
 from semel.protocol.kafka.api import ApiKey
 
-RECORDS = int(os.environ.get("SEMEL_FLINK_RECORDS", "3000"))
+RECORDS = int(given("SEMEL_FLINK_RECORDS", "3000"))
 FAULTS_MIN = 4
 RECORDS_A_FAULT = 2_000
 PAGE = kafka_jars.ROOT / "docs" / "how-to" / "flink.md"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +11,14 @@ from pathlib import Path
 import kafka_jars
 import pytest
 from fed_programs import Fault, Feeder, LiveReader, Run, read_again
+from longer_runs import given
 from node_processes import NodeProcesses, is_in_sync, node_processes, wait_for
 from streams_runs import INPUTS, OUTPUTS, PARTITIONS, Application, Input, Results
 
 import semel
 from semel.cli.demo.processes import NodeProcess
 
-RECORDS = int(os.environ.get("SEMEL_STREAMS_RECORDS", "3000"))
+RECORDS = int(given("SEMEL_STREAMS_RECORDS", "3000"))
 """So many lines, orders and payments each."""
 FAULTS_MIN = 5
 RECORDS_A_FAULT = 2_000
