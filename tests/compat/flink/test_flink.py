@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import kafka_jars
 import pytest
-from fed_programs import Fault, Feeder, LiveReader, Run, read_again
+from fed_programs import Fault, Feeder, LiveReader, Run, nodes_in_turn, read_again
 from flink_runs import JVM, NUMBERED, PARTITIONS, READINGS, Input, Job, Results
 from java_programs import JavaProcess, compile_java
 from kafka_proxy import Fate, KafkaProxy, every, passing
 from longer_runs import given
-from node_processes import wait_for
+from node_processes import NodeProcesses, node_processes, wait_for
 
 import semel
 from semel.cli.demo.processes import NodeProcess
@@ -43,6 +43,10 @@ def create_topics(bootstrap: str) -> None:
     with semel.Admin(bootstrap) as admin:
         for name in (READINGS, NUMBERED):
             admin.create_topic(name, partitions=PARTITIONS)
+
+
+def chosen(kinds: Sequence[Fault]) -> list[Fault]:
+    return list(itertools.islice(itertools.cycle(kinds), max(FAULTS_MIN, RECORDS // RECORDS_A_FAULT)))
 
 
 @pytest.mark.parametrize("naming", NAMINGS)
@@ -77,13 +81,48 @@ def test_E1_each_record_is_numbered_once_while_the_job_and_the_node_are_killed(
             job.start(next(parallelisms))
 
         run = Run(job, reader, feeder, source)
-        faults = itertools.cycle([Fault(kill_job), Fault(kill_node), Fault(kill_both), Fault(kill_job)])
-        run.with_faults(list(itertools.islice(faults, max(FAULTS_MIN, RECORDS // RECORDS_A_FAULT))), admin)
+        run.with_faults(chosen([Fault(kill_job), Fault(kill_node), Fault(kill_both), Fault(kill_job)]), admin)
         run.read_until(lambda results: results.seen >= RECORDS, f"{RECORDS} outputs")
         assert run.cut_off
         assert job.restored
         assert reader.results.wrong(source) == []
         assert read_again(node.kafka_address, [NUMBERED], PARTITIONS, Results()).wrong(source) == []
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[NodeProcesses]:
+    with node_processes(tmp_path / "cluster") as nodes:
+        yield nodes
+        for node_id in nodes.running:
+            nodes.stop(node_id)
+
+
+def test_E1_each_record_is_numbered_once_while_nodes_of_a_cluster_are_killed(
+    nodes: NodeProcesses, jars: Path, classes: Path, tmp_path: Path
+) -> None:
+    create_topics(nodes.bootstrap)
+    source = Input(RECORDS)
+    bootstrap = ",".join(nodes.kafka.values())
+    with (
+        Job(tmp_path, jars, classes, bootstrap, "POOLING", timeout_ms=TIMEOUT_MS) as job,
+        LiveReader(nodes.bootstrap, [NUMBERED], PARTITIONS, Results()) as reader,
+        Feeder(nodes.bootstrap, source) as feeder,
+        semel.Admin(nodes.bootstrap, api_timeout_ms=60_000) as admin,
+    ):
+        job.start()
+
+        def kill_job(meanwhile: Callable[[], None]) -> None:
+            job.kill()
+            meanwhile()
+            job.start()
+
+        kill_node = nodes_in_turn(nodes)
+        run = Run(job, reader, feeder, source)
+        run.with_faults(chosen([kill_node, kill_node, Fault(kill_job)]), admin)
+        run.read_until(lambda results: results.seen >= RECORDS, f"{RECORDS} outputs")
+        assert run.cut_off
+        assert reader.results.wrong(source) == []
+        assert read_again(bootstrap, [NUMBERED], PARTITIONS, Results()).wrong(source) == []
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import kafka_jars
 import pytest
-from fed_programs import Fault, Feeder, LiveReader, Run, read_again
+from fed_programs import Fault, Feeder, LiveReader, Run, nodes_in_turn, read_again
 from longer_runs import given
-from node_processes import NodeProcesses, is_in_sync, node_processes, wait_for
+from node_processes import NodeProcesses, node_processes, wait_for
 from streams_runs import INPUTS, OUTPUTS, PARTITIONS, Application, Input, Results
 
 import semel
@@ -111,21 +111,7 @@ def test_E1_O4_each_record_counts_once_while_nodes_of_a_cluster_are_killed(
     """One node after the other, each when all topics, those of Streams and the coordinators too, are in sync again."""
     create_topics(nodes.bootstrap, [*INPUTS, *OUTPUTS])
     source = Input(RECORDS)
-    victims = itertools.cycle((1, 2, 3))
-
-    def are_in_sync() -> bool:
-        with semel.Admin(nodes.bootstrap, api_timeout_ms=60_000) as admin:
-            topics = admin.topics(include_internal=True)
-        return all(is_in_sync(one, (1, 2, 3)) for topic in topics for one in topic.partitions)
-
-    def kill_node(meanwhile: Callable[[], None]) -> None:
-        wait_for(are_in_sync, "all replicas in sync")
-        victim = next(victims)
-        nodes.kill(victim)
-        meanwhile()
-        nodes.wait_replaced(victim)
-        nodes.start(victim)
-
+    kill_node = nodes_in_turn(nodes)
     with (
         Application(tmp_path, jars, classes, ",".join(nodes.kafka.values())) as application,
         LiveReader(nodes.bootstrap, OUTPUTS, PARTITIONS, Results()) as reader,
@@ -133,7 +119,7 @@ def test_E1_O4_each_record_counts_once_while_nodes_of_a_cluster_are_killed(
     ):
         run = Run(application, reader, feeder, source)
         with semel.Admin(nodes.bootstrap, api_timeout_ms=60_000) as admin:
-            run.with_faults(chosen([Fault(kill_node), Fault(kill_node), kill_instance(application, 0)]), admin)
+            run.with_faults(chosen([kill_node, kill_node, kill_instance(application, 0)]), admin)
         assert run.cut_off
         run.read_until(lambda results: results.is_enough(source), "all of the output")
         assert reader.results.wrong(source) == []

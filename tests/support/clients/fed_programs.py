@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 import confluent_kafka
 from foreign_clients import QUIET
+from node_processes import NodeProcesses, is_in_sync, wait_for
 
 import semel
 
@@ -156,6 +158,26 @@ class Fault:
     kill: Callable[[Callable[[], None]], None]
     instance: int | None = None
     """Whose transaction is to be cut off; None: anybody's."""
+
+
+def nodes_in_turn(nodes: NodeProcesses) -> Fault:
+    """Kills another node of three each time, when all topics are in sync again, and has it back when others lead."""
+    victims = itertools.cycle((1, 2, 3))
+
+    def are_in_sync() -> bool:
+        with semel.Admin(nodes.bootstrap, api_timeout_ms=60_000) as admin:
+            topics = admin.topics(include_internal=True)
+        return all(is_in_sync(one, (1, 2, 3)) for topic in topics for one in topic.partitions)
+
+    def kill(meanwhile: Callable[[], None]) -> None:
+        wait_for(are_in_sync, "all replicas in sync")
+        victim = next(victims)
+        nodes.kill(victim)
+        meanwhile()
+        nodes.wait_replaced(victim)
+        nodes.start(victim)
+
+    return Fault(kill)
 
 
 class Run(Generic[ResultsT]):
