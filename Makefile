@@ -13,12 +13,14 @@ COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 # Where it is set, each of the hundreds of processes that tests start would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
+COMPAT := compat-java compat-streams compat-flink compat-connect compat-python compat-others compat-full
+
 .DEFAULT_GOAL := help
-.PHONY: help setup tools build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-diskless-spark test-s3 test-spark mutants simulate simulate-faults soak record-clients compat-java compat-others compat-full docs check audit format wheel lock \
+.PHONY: help setup tools build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-diskless-spark test-s3 test-spark mutants simulate simulate-faults soak record-clients $(COMPAT) docs check audit format wheel lock \
 	proto sync-api bench bench-peers bench-page instructions image clean
 
 # What only reads the code needs no Spark, no JDK and no compiled modules: without `.venv` it gets a smaller environment.
-ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-diskless-spark test-s3 test-spark mutants simulate simulate-faults soak record-clients compat-java compat-others compat-full bench bench-peers instructions,$(MAKECMDGOALS)),)
+ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-diskless-spark test-s3 test-spark mutants simulate simulate-faults soak record-clients $(COMPAT) bench bench-peers instructions,$(MAKECMDGOALS)),)
 READER := $(VENV)
 else
 READER := $(TOOLS)
@@ -110,6 +112,12 @@ compat-java: build ## Run Apache Kafka's own clients and tools against a node (J
 
 compat-others: build ## Run clients of other languages against a node: kafkajs (Node.js), sarama and kafka-go (Go)
 	$(BIN)/python -P -m pytest --timeout 900 -rs tests/compat/others
+
+compat-streams: build ## Run an application of Kafka Streams while it and its node are killed; SEMEL_STREAMS_RECORDS=20000 for more (Java 17, Maven)
+	$(BIN)/python -P -m pytest --timeout 3000 tests/compat/streams
+
+compat-flink: build ## Run a job of Apache Flink while it and its node are killed; SEMEL_FLINK_RECORDS=20000 for more (Java 17, Maven)
+	$(BIN)/python -P -m pytest --timeout 3000 tests/compat/flink
 
 compat-full: build ## Run foreign clients' own suites; LIBRDKAFKA=, KAFKA_PYTHON= and so on name checkouts
 	$(BIN)/python -P tests/compat/full/run.py --librdkafka "$(LIBRDKAFKA)" --kafka-python "$(KAFKA_PYTHON)" \

@@ -2,7 +2,8 @@
 
 Maven takes the broker, the clients and the tools of one release, with all they depend on, from where it is set up to
 take things from, checks its checksums, and copies them to build/java/VERSION. The second time nothing is fetched.
-Spark's connector to Kafka is taken in the same way, to build/java/spark-VERSION.
+Spark's connector to Kafka is taken in the same way, to build/java/spark-VERSION, Kafka Streams
+to build/java/streams-VERSION, and Apache Flink with its connector to Kafka to build/java/flink-VERSION.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 POM = ROOT / "tests" / "compat" / "java" / "pom.xml"
 CONNECTOR_POM = ROOT / "tests" / "compat" / "java" / "spark-connector.xml"
+FLINK_POM = ROOT / "tests" / "compat" / "flink" / "pom.xml"
+STREAMS_POM = ROOT / "tests" / "compat" / "streams" / "pom.xml"
 CACHE = ROOT / "build" / "java"
 
 NEWEST = "4.3.0"
@@ -26,6 +29,8 @@ OLDER = "3.9.2"
 """The last line before 4.0: its clients still know protocols that 4.x dropped."""
 CONNECTOR = "4.2.0"
 """Spark's connector to Kafka: the newest release on Maven Central when PySpark was at 4.3.0, which runs it."""
+FLINK, FLINK_CONNECTOR = "2.2.1", "5.0.0-2.2"
+"""Apache Flink, and the newest release of its connector to Kafka, which is for this version."""
 JAVA_VERSION_MIN = 17
 MAVEN_TIMEOUT_S = 600
 
@@ -56,6 +61,17 @@ def connector_jars(version: str = CONNECTOR) -> list[Path]:
     """Return Spark's connector to Kafka and what it needs beside Spark's own jars. Raises `JavaMissingError`."""
     what = f"Spark's connector to Kafka {version}"
     return sorted(fetched_jars(what, CONNECTOR_POM, f"spark-{version}", {"connector.version": version}).glob("*.jar"))
+
+
+def streams_jars(version: str = NEWEST) -> Path:
+    """Return the folder with the jars of Kafka Streams and what it needs. Raises `JavaMissingError`."""
+    return fetched_jars(f"Kafka Streams {version}", STREAMS_POM, f"streams-{version}", {"kafka.version": version})
+
+
+def flink_jars(version: str = FLINK, connector: str = FLINK_CONNECTOR) -> Path:
+    """Return the folder with the jars of Flink and its connector to Kafka. Raises `JavaMissingError`."""
+    properties = {"flink.version": version, "connector.version": connector}
+    return fetched_jars(f"Apache Flink {version}", FLINK_POM, f"flink-{version}", properties)
 
 
 def fetched_jars(what: str, pom: Path, name: str, properties: Mapping[str, str]) -> Path:
