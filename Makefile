@@ -14,11 +14,11 @@ COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-diskless-spark test-s3 test-spark mutants simulate simulate-faults soak record-clients compat-java compat-full docs check audit format wheel lock \
+.PHONY: help setup tools build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-diskless-spark test-s3 test-spark mutants simulate simulate-faults soak record-clients compat-java compat-connect compat-full docs check audit format wheel lock \
 	proto sync-api bench bench-peers bench-page instructions image clean
 
 # What only reads the code needs no Spark, no JDK and no compiled modules: without `.venv` it gets a smaller environment.
-ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-diskless-spark test-s3 test-spark mutants simulate simulate-faults soak record-clients compat-java compat-full bench bench-peers instructions,$(MAKECMDGOALS)),)
+ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-diskless-spark test-s3 test-spark mutants simulate simulate-faults soak record-clients compat-java compat-connect compat-full bench bench-peers instructions,$(MAKECMDGOALS)),)
 READER := $(VENV)
 else
 READER := $(TOOLS)
@@ -77,7 +77,7 @@ test-upgrade: build ## Upgrade nodes of the last older version of the metadata i
 
 test-diskless: build ## Run the clients of other projects against nodes whose topics are all diskless, those of the coordinators, too
 	@# Without those that compare all of a topic's settings, or each request: a diskless topic has two more, and is led a moment later.
-	EVERYTHING_DISKLESS=1 $(BIN)/python -P -m pytest -n 2 --timeout 600 tests/compat --ignore tests/compat/java \
+	EVERYTHING_DISKLESS=1 $(BIN)/python -P -m pytest -n 2 --timeout 600 tests/compat --ignore tests/compat/java --ignore tests/compat/connect \
 		--ignore tests/compat/test_foreign_admin.py --ignore tests/compat/test_recordings.py
 
 test-diskless-spark: build ## Run the tests with Spark on such nodes; SEMEL_SPARK_LONG=1 for the long ones, too
@@ -107,6 +107,9 @@ mutants: setup ## Plant the kept faults, and report which live; MUTANTS="P1a T*"
 
 compat-java: build ## Run Apache Kafka's own clients and tools against a node (Java 17, Maven)
 	$(BIN)/python -P -m pytest --timeout 600 tests/compat/java
+
+compat-connect: build ## Run Kafka Connect, MirrorMaker 2 and Debezium against a node, and kill them (Java 17, Maven; PostgreSQL)
+	$(BIN)/python -P -m pytest --timeout 600 tests/compat/connect
 
 compat-full: build ## Run foreign clients' own suites; LIBRDKAFKA=, KAFKA_PYTHON= and so on name checkouts
 	$(BIN)/python -P tests/compat/full/run.py --librdkafka "$(LIBRDKAFKA)" --kafka-python "$(KAFKA_PYTHON)" \

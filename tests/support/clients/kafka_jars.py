@@ -2,7 +2,8 @@
 
 Maven takes the broker, the clients and the tools of one release, with all they depend on, from where it is set up to
 take things from, checks its checksums, and copies them to build/java/VERSION. The second time nothing is fetched.
-Spark's connector to Kafka is taken in the same way, to build/java/spark-VERSION.
+Spark's connector to Kafka is taken in the same way, to build/java/spark-VERSION, Kafka Connect with MirrorMaker 2 to
+build/java/connect-VERSION, and Debezium's connector for PostgreSQL to build/java/debezium-VERSION.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 POM = ROOT / "tests" / "compat" / "java" / "pom.xml"
 CONNECTOR_POM = ROOT / "tests" / "compat" / "java" / "spark-connector.xml"
+CONNECT_POM = ROOT / "tests" / "compat" / "connect" / "pom.xml"
+DEBEZIUM_POM = ROOT / "tests" / "compat" / "connect" / "debezium.xml"
 CACHE = ROOT / "build" / "java"
 
 NEWEST = "4.3.0"
@@ -26,6 +29,8 @@ OLDER = "3.9.2"
 """The last line before 4.0: its clients still know protocols that 4.x dropped."""
 CONNECTOR = "4.2.0"
 """Spark's connector to Kafka: the newest release on Maven Central when PySpark was at 4.3.0, which runs it."""
+DEBEZIUM = "3.6.1.Final"
+"""Debezium's connector for PostgreSQL: built for the Kafka Connect of `NEWEST`."""
 JAVA_VERSION_MIN = 17
 MAVEN_TIMEOUT_S = 600
 
@@ -56,6 +61,16 @@ def connector_jars(version: str = CONNECTOR) -> list[Path]:
     """Return Spark's connector to Kafka and what it needs beside Spark's own jars. Raises `JavaMissingError`."""
     what = f"Spark's connector to Kafka {version}"
     return sorted(fetched_jars(what, CONNECTOR_POM, f"spark-{version}", {"connector.version": version}).glob("*.jar"))
+
+
+def connect_jars(version: str = NEWEST) -> Path:
+    """Return the folder with Kafka Connect, MirrorMaker 2 and what they need. Raises `JavaMissingError`."""
+    return fetched_jars(f"Kafka Connect {version}", CONNECT_POM, f"connect-{version}", {"kafka.version": version})
+
+
+def debezium_jars(version: str = DEBEZIUM) -> Path:
+    """Return the folder with Debezium's connector for PostgreSQL, as a plugin of Connect. Raises `JavaMissingError`."""
+    return fetched_jars(f"Debezium {version}", DEBEZIUM_POM, f"debezium-{version}", {"debezium.version": version})
 
 
 def fetched_jars(what: str, pom: Path, name: str, properties: Mapping[str, str]) -> Path:
