@@ -11,11 +11,14 @@ import pytest
 from committed_values import values_by_librdkafka
 from connect_workers import CONNECT_PAGE, Worker, distributed_settings, page_connector, page_settings
 from kafka_tools import KafkaTools
-from node_processes import wait_for
+from node_processes import node_processes, wait_for
 
 import semel
 from semel.cli.demo.processes import NodeProcess
 from semel.protocol.api.topics import LATEST_TIMESTAMP, IsolationLevel
+
+PATIENT = {"heartbeat.interval.ms": 10_000, "offset.storage.partitions": 3, "session.timeout.ms": 30_000}
+"""A worker keeps its tasks while its group gets another coordinator, as the page says."""
 
 
 class LineFile:
@@ -73,15 +76,19 @@ def workers(connect_tools: KafkaTools, node: NodeProcess, tmp_path: Path) -> Ite
 
 
 class Topic:
-    """How far a topic of one partition is, for readers of both kinds."""
+    """How far the topic of the page is, for readers of both kinds. It has one partition."""
 
-    def __init__(self, node: NodeProcess, name: str) -> None:
-        self._node = node
-        self.name = name
+    name = "lines"
+
+    def __init__(self, bootstrap: str, kafka_address: str, replicas: int = 1) -> None:
+        self._bootstrap = bootstrap
+        self._kafka_address = kafka_address
+        with semel.Admin(bootstrap) as admin:
+            admin.create_topic(self.name, partitions=1, replication_factor=replicas)
 
     def end(self, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED) -> int:
         tp = semel.TopicPartition(self.name, 0)
-        with semel.Admin(self._node.bootstrap) as admin:
+        with semel.Admin(self._bootstrap) as admin:
             return admin.list_offsets({tp: LATEST_TIMESTAMP}, isolation=isolation)[tp].offset
 
     def wait_for_more(self, records: int = 200) -> None:
@@ -92,14 +99,12 @@ class Topic:
         wait_for(lambda: self.end(IsolationLevel.READ_UNCOMMITTED) > self.end(), f"an open transaction in {self.name}")
 
     def values(self, isolation: str = "read_committed") -> list[str]:
-        return values_by_librdkafka(self._node.kafka_address, self.name, isolation=isolation)
+        return values_by_librdkafka(self._kafka_address, self.name, isolation=isolation)
 
 
 @pytest.fixture
 def topic(node: NodeProcess) -> Topic:
-    with semel.Admin(node.bootstrap) as admin:
-        admin.create_topic("lines", partitions=1)
-    return Topic(node, "lines")
+    return Topic(node.bootstrap, node.kafka_address)
 
 
 def lines_of(file: LineFile, interval_ms: int = 300) -> dict[str, str]:
@@ -199,6 +204,34 @@ def test_E1_a_frozen_worker_is_fenced_when_it_comes_back_and_adds_nothing(
     check(topic, growing)
 
 
+def test_E1_sources_send_each_line_once_while_one_node_after_the_other_of_a_cluster_is_killed(
+    connect_tools: KafkaTools, growing: list[LineFile], tmp_path: Path
+) -> None:
+    with node_processes(tmp_path / "nodes") as nodes:
+        addresses = ",".join(nodes.kafka.values())
+        topic = Topic(nodes.bootstrap, addresses, replicas=3)
+        settings = {**distributed_settings(addresses, file_connectors(connect_tools)), **PATIENT}
+        worker = Worker(connect_tools, tmp_path, "worker", settings)
+        try:
+            worker.start()
+            names = start_sources(worker, growing)
+            for node_id in nodes.running:
+                topic.wait_for_more()
+                topic.wait_for_open_transaction()
+                nodes.kill(node_id)
+                topic.wait_for_more()
+                nodes.start(node_id)
+                everybody = set(nodes.running)
+                wait_for(lambda: set(nodes.partition(topic.name, 0).isr) == everybody, "all in sync")  # noqa: B023
+                worker.wait_running(*names)
+            check(topic, growing)
+        finally:
+            worker.kill()
+        assert set(nodes.partition(topic.name, 0).replicas) == set(nodes.running)
+        for node_id in nodes.running:
+            nodes.stop(node_id)
+
+
 def test_a_sink_writes_each_record_at_least_once_and_only_what_is_committed(
     workers: list[Worker], node: NodeProcess, topic: Topic, growing: list[LineFile], tmp_path: Path
 ) -> None:
@@ -211,6 +244,10 @@ def test_a_sink_writes_each_record_at_least_once_and_only_what_is_committed(
         goal = len(copied()) + 2_000
         wait_for(lambda: len(copied()) >= goal, f"{goal} bytes in the copy")
 
+    with semel.Producer(node.bootstrap, transactional_id="aborted") as producer:
+        producer.begin_transaction()
+        producer.send(topic.name, b"aborted").result(60)
+        producer.abort_transaction()
     start_sources(workers[0], growing)
     workers[0].configure("copy", {**page_connector(CONNECT_PAGE, "copy"), "file": str(copy)})
     workers[0].wait_running("copy")
@@ -227,4 +264,6 @@ def test_a_sink_writes_each_record_at_least_once_and_only_what_is_committed(
     committed = topic.values()
     wait_for(lambda: all(f"{value}\n" in copied() for value in committed[-3:]), "the last lines in the copy")
     text = copied()
+    assert "aborted" in topic.values("read_uncommitted")
+    assert "aborted" not in text
     assert not [value for value in committed if f"{value}\n" not in text]
