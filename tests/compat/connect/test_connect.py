@@ -178,6 +178,7 @@ def test_E1_sources_send_each_line_once_while_workers_and_the_node_are_killed(
         topic.wait_for_open_transaction()
         node.kill()
         node.start()
+        workers[0].wait_running(*names)
     topic.wait_for_more()
     for file in growing:  # a new generation of tasks: the leader fences the producers of the one before
         workers[0].configure(file.path.stem, lines_of(file, 200))
@@ -248,7 +249,7 @@ def test_a_sink_writes_each_record_at_least_once_and_only_what_is_committed(
         producer.begin_transaction()
         producer.send(topic.name, b"aborted").result(60)
         producer.abort_transaction()
-    start_sources(workers[0], growing)
+    names = start_sources(workers[0], growing)
     workers[0].configure("copy", {**page_connector(CONNECT_PAGE, "copy"), "file": str(copy)})
     workers[0].wait_running("copy")
     wait_for_more()
@@ -259,6 +260,7 @@ def test_a_sink_writes_each_record_at_least_once_and_only_what_is_committed(
     wait_for_more()
     node.kill()
     node.start()
+    other.wait_running("copy", *names)
     check(topic, growing)
     # A kill may cut a line, and the next one begins behind what is left of it: so the ends are compared.
     committed = topic.values()

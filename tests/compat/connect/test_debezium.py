@@ -157,6 +157,7 @@ def test_E1_each_change_of_a_table_is_in_the_topic_once_while_the_worker_and_the
     wait_for_more()
     node.kill()
     node.start()
+    worker.wait_running("shop")
     wait_for_more()
     done = changes.stop()
     worker.wait_for(lambda: len(changes_in_topic(node)) >= len(done), "all changes")

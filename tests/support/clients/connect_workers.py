@@ -33,9 +33,13 @@ QUICK = {
     "plugin.discovery": "service_load",
     "scheduled.rebalance.max.delay.ms": 0,
     "session.timeout.ms": 6_000,
+    "worker.sync.timeout.ms": 30_000,
     "worker.unsync.backoff.ms": 1_000,
 }
-"""A worker that has died is missed after seconds, and its work is moved at once: the defaults wait for minutes."""
+"""A worker that has died is missed after seconds, and its work is moved at once: the defaults wait for minutes.
+
+The other way round for `worker.sync.timeout.ms`: tasks fail for good where the log of settings is not read in time.
+"""
 NOT_ASKED = ("ConnectRestException", "before performing zombie fencing")
 """What a task failed with that could not ask the leader of its group whether it may start, or the leader the log."""
 NOT_YET = (404, 409, 500, 503)
