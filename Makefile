@@ -79,7 +79,7 @@ test-upgrade: build ## Upgrade nodes of the last older version of the metadata i
 
 test-diskless: build ## Run the clients of other projects against nodes whose topics are all diskless, those of the coordinators, too
 	@# Without those that compare all of a topic's settings, or each request: a diskless topic has two more, and is led a moment later.
-	EVERYTHING_DISKLESS=1 $(BIN)/python -P -m pytest -n 2 --timeout 600 tests/compat --ignore tests/compat/java \
+	EVERYTHING_DISKLESS=1 $(BIN)/python -P -m pytest -n 2 --timeout 600 tests/compat --ignore tests/compat/java --ignore tests/compat/connect \
 		--ignore tests/compat/test_foreign_admin.py --ignore tests/compat/test_recordings.py
 
 test-diskless-spark: build ## Run the tests with Spark on such nodes; SEMEL_SPARK_LONG=1 for the long ones, too
@@ -118,6 +118,9 @@ compat-streams: build ## Run an application of Kafka Streams while it and its no
 
 compat-flink: build ## Run a job of Apache Flink while it and its node are killed; SEMEL_FLINK_RECORDS=20000 for more (Java 17, Maven)
 	$(BIN)/python -P -m pytest --timeout 3000 tests/compat/flink
+
+compat-connect: build ## Run Kafka Connect, MirrorMaker 2 and Debezium against a node, and kill them (Java 17, Maven; PostgreSQL)
+	$(BIN)/python -P -m pytest --timeout 600 tests/compat/connect
 
 compat-full: build ## Run foreign clients' own suites; LIBRDKAFKA=, KAFKA_PYTHON= and so on name checkouts
 	$(BIN)/python -P tests/compat/full/run.py --librdkafka "$(LIBRDKAFKA)" --kafka-python "$(KAFKA_PYTHON)" \

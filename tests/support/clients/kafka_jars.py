@@ -2,8 +2,9 @@
 
 Maven takes the broker, the clients and the tools of one release, with all they depend on, from where it is set up to
 take things from, checks its checksums, and copies them to build/java/VERSION. The second time nothing is fetched.
-Spark's connector to Kafka is taken in the same way, to build/java/spark-VERSION, Kafka Streams
-to build/java/streams-VERSION, and Apache Flink with its connector to Kafka to build/java/flink-VERSION.
+In the same way, what builds on them is taken to build/java/NAME-VERSION: Spark's connector to Kafka (spark), Kafka
+Streams (streams), Apache Flink with its connector (flink), Kafka Connect with MirrorMaker 2 (connect), and Debezium's
+connector for PostgreSQL (debezium).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ POM = ROOT / "tests" / "compat" / "java" / "pom.xml"
 CONNECTOR_POM = ROOT / "tests" / "compat" / "java" / "spark-connector.xml"
 FLINK_POM = ROOT / "tests" / "compat" / "flink" / "pom.xml"
 STREAMS_POM = ROOT / "tests" / "compat" / "streams" / "pom.xml"
+CONNECT_POM = ROOT / "tests" / "compat" / "connect" / "pom.xml"
+DEBEZIUM_POM = ROOT / "tests" / "compat" / "connect" / "debezium.xml"
 CACHE = ROOT / "build" / "java"
 
 NEWEST = "4.3.0"
@@ -31,6 +34,8 @@ CONNECTOR = "4.2.0"
 """Spark's connector to Kafka: the newest release on Maven Central when PySpark was at 4.3.0, which runs it."""
 FLINK, FLINK_CONNECTOR = "2.2.1", "5.0.0-2.2"
 """Apache Flink, and the newest release of its connector to Kafka, which is for this version."""
+DEBEZIUM = "3.6.1.Final"
+"""Debezium's connector for PostgreSQL: built for the Kafka Connect of `NEWEST`."""
 JAVA_VERSION_MIN = 17
 MAVEN_TIMEOUT_S = 600
 
@@ -72,6 +77,16 @@ def flink_jars(version: str = FLINK, connector: str = FLINK_CONNECTOR) -> Path:
     """Return the folder with the jars of Flink and its connector to Kafka. Raises `JavaMissingError`."""
     properties = {"flink.version": version, "connector.version": connector}
     return fetched_jars(f"Apache Flink {version}", FLINK_POM, f"flink-{version}", properties)
+
+
+def connect_jars(version: str = NEWEST) -> Path:
+    """Return the folder with Kafka Connect, MirrorMaker 2 and what they need. Raises `JavaMissingError`."""
+    return fetched_jars(f"Kafka Connect {version}", CONNECT_POM, f"connect-{version}", {"kafka.version": version})
+
+
+def debezium_jars(version: str = DEBEZIUM) -> Path:
+    """Return the folder with Debezium's connector for PostgreSQL, as a plugin of Connect. Raises `JavaMissingError`."""
+    return fetched_jars(f"Debezium {version}", DEBEZIUM_POM, f"debezium-{version}", {"debezium.version": version})
 
 
 def fetched_jars(what: str, pom: Path, name: str, properties: Mapping[str, str]) -> Path:

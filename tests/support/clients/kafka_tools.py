@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,9 @@ TOOLS = {
     "broker-api-versions": ("org.apache.kafka.tools.BrokerApiVersionsCommand", "kafka.admin.BrokerApiVersionsCommand"),
     "cluster": ("org.apache.kafka.tools.ClusterTool",),
     "configs": ("org.apache.kafka.tools.ConfigCommand", "kafka.admin.ConfigCommand"),
+    "connect-distributed": ("org.apache.kafka.connect.cli.ConnectDistributed",),
+    "connect-mirror-maker": ("org.apache.kafka.connect.mirror.MirrorMaker",),
+    "connect-standalone": ("org.apache.kafka.connect.cli.ConnectStandalone",),
     "console-consumer": ("org.apache.kafka.tools.consumer.ConsoleConsumer",),
     "console-producer": ("org.apache.kafka.tools.ConsoleProducer", "kafka.tools.ConsoleProducer"),
     "consumer-groups": ("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",),
@@ -44,6 +47,8 @@ TOOLS = {
     "verifiable-producer": ("org.apache.kafka.tools.VerifiableProducer",),
 }
 """What the scripts of a Kafka release run, by the script's name without `kafka-`: where it is now, where it was."""
+HOMES = ("kafka_2.13-*.jar", "kafka-tools-[0-9]*.jar", "connect-runtime-*.jar", "connect-mirror-[0-9]*.jar")
+"""The jars that have them."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +76,16 @@ class Done:
 class KafkaTools:
     """The tools of one release."""
 
-    def __init__(self, version: str = kafka_jars.NEWEST) -> None:
-        """Raises `kafka_jars.JavaMissingError`."""
+    def __init__(self, version: str = kafka_jars.NEWEST, *, jars: Callable[[str], Path] = kafka_jars.jars) -> None:
+        """`jars` fetches a release: the broker's with its tools, or `kafka_jars.connect_jars`.
+
+        Raises `kafka_jars.JavaMissingError`.
+        """
         self.version = version
         self.java = kafka_jars.java()
-        self.folder = kafka_jars.jars(version)
+        self.folder = jars(version)
         self._classes = {
-            name
-            for jar in [*self.folder.glob("kafka_2.13-*.jar"), *self.folder.glob("kafka-tools-[0-9]*.jar")]
-            for name in zipfile.ZipFile(jar).namelist()
+            name for home in HOMES for jar in self.folder.glob(home) for name in zipfile.ZipFile(jar).namelist()
         }
 
     def has(self, tool: str) -> bool:

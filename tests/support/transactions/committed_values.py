@@ -61,11 +61,26 @@ def read_by_semel(bootstrap: str, topic: str, partitions: int) -> list[str]:
 
 def read_by_librdkafka(kafka_addresses: str, topic: str, partitions: int) -> list[str]:
     """Return the same as a foreign client finds it."""
+    return sorted(values_by_librdkafka(kafka_addresses, topic, partitions))
+
+
+def values_by_librdkafka(
+    kafka_addresses: str, topic: str, partitions: int = 1, isolation: str = "read_committed"
+) -> list[str]:
+    """Return the values up to where such readers get now, each partition's in its order."""
+    found = messages_by_librdkafka(kafka_addresses, topic, partitions, isolation)
+    return [(message.value() or b"").decode() for message in found]
+
+
+def messages_by_librdkafka(
+    kafka_addresses: str, topic: str, partitions: int = 1, isolation: str = "read_committed"
+) -> list[confluent_kafka.Message]:
+    """Return the records themselves."""
     reader = confluent_kafka.Consumer(
         {
             "bootstrap.servers": kafka_addresses,
             "group.id": "unused",
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "log_level": 0,
@@ -73,21 +88,21 @@ def read_by_librdkafka(kafka_addresses: str, topic: str, partitions: int) -> lis
     )
     try:
         reader.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)])
-        values: list[str] = []
+        found: list[confluent_kafka.Message] = []
         at_end: set[int | None] = set()
         deadline = time.monotonic() + WAIT_S
         while len(at_end) < partitions:
-            assert time.monotonic() < deadline, values
+            assert time.monotonic() < deadline, f"{len(found)} records, and no end"
             message = reader.poll(0.1)
             if message is None:
                 continue
             error = message.error()
             if error is None:
-                values.append((message.value() or b"").decode())
+                found.append(message)
             elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                 at_end.add(message.partition())
             else:
                 raise confluent_kafka.KafkaException(error)
     finally:
         reader.close()
-    return sorted(values)
+    return found
