@@ -14,11 +14,11 @@ COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tools build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-diskless-spark test-s3 test-spark mutants simulate simulate-faults soak record-clients compat-java compat-full docs check audit format wheel lock \
+.PHONY: help setup tools build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-diskless-spark test-s3 test-spark mutants simulate simulate-faults soak record-clients compat-java compat-python compat-full docs check audit format wheel lock \
 	proto sync-api bench bench-peers bench-page instructions image clean
 
 # What only reads the code needs no Spark, no JDK and no compiled modules: without `.venv` it gets a smaller environment.
-ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-diskless-spark test-s3 test-spark mutants simulate simulate-faults soak record-clients compat-java compat-full bench bench-peers instructions,$(MAKECMDGOALS)),)
+ifneq ($(wildcard $(VENV)/.ready)$(filter setup build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-diskless-spark test-s3 test-spark mutants simulate simulate-faults soak record-clients compat-java compat-python compat-full bench bench-peers instructions,$(MAKECMDGOALS)),)
 READER := $(VENV)
 else
 READER := $(TOOLS)
@@ -107,6 +107,9 @@ mutants: setup ## Plant the kept faults, and report which live; MUTANTS="P1a T*"
 
 compat-java: build ## Run Apache Kafka's own clients and tools against a node (Java 17, Maven)
 	$(BIN)/python -P -m pytest --timeout 600 tests/compat/java
+
+compat-python: build ## Run frameworks from PyPI against a node: their processes and the node are killed; what is fetched is in build/frameworks
+	$(BIN)/python -P -m pytest --timeout 900 tests/compat/frameworks
 
 compat-full: build ## Run foreign clients' own suites; LIBRDKAFKA=, KAFKA_PYTHON= and so on name checkouts
 	$(BIN)/python -P tests/compat/full/run.py --librdkafka "$(LIBRDKAFKA)" --kafka-python "$(KAFKA_PYTHON)" \
