@@ -22,6 +22,9 @@ ENVIRONMENTS = {
     "faststream-aiokafka": ("faststream[kafka,cli]==0.7.8", "aiokafka==0.14.0"),
     "faststream-confluent": ("faststream[confluent,cli]==0.7.8", "confluent-kafka==2.16.1"),
     "quixstreams": ("quixstreams==3.28.1", "confluent-kafka==2.12.2"),
+    "airflow": ("apache-airflow==3.3.2", "--editable=."),
+    "dagster": ("dagster==1.13.29", "--editable=."),
+    "prefect": ("prefect==3.9.1", "--editable=."),
 }
 """What is installed, by the environment's name. The versions are those that docs/compatibility.md names."""
 

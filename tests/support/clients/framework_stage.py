@@ -136,11 +136,15 @@ class Stage:
         self._open.append(output)
         return output
 
-    def committed(self, topic: str, partitions: int = 1) -> list[Any]:
-        """Return the values, which are JSON, that a reader of committed records finds once all programs have ended."""
+    def values(self, topic: str, partitions: int = 1) -> list[str]:
+        """Return what a reader of committed records finds once all programs have ended, sorted."""
         assert not any(program.is_running for program in self._programs)
         decided(self.node.bootstrap, [semel.TopicPartition(topic, number) for number in range(partitions)])
-        return [json.loads(value) for value in read_by_librdkafka(self.node.kafka_address, topic, partitions)]
+        return read_by_librdkafka(self.node.kafka_address, topic, partitions)
+
+    def committed(self, topic: str, partitions: int = 1) -> list[Any]:
+        """Return the same of values that are JSON."""
+        return [json.loads(value) for value in self.values(topic, partitions)]
 
     def close(self) -> None:
         for program in self._programs:
@@ -196,7 +200,9 @@ class Output:
         self._reader.assign([semel.TopicPartition(topic, number) for number in range(partitions)])
 
     def more(self, count: int, program: Program) -> None:
-        """Wait until so many more values are committed while a program runs."""
+        """Wait until so many more values are committed while a program runs, besides those that are there by now."""
+        ends = self._reader.end_offsets()
+        self.until(lambda: all((self._reader.position(tp) or 0) >= end for tp, end in ends.items()), program)
         wanted = len(self.values) + count
         self.until(lambda: len(self.values) >= wanted, program)
 
