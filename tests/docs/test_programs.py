@@ -330,6 +330,7 @@ ELSEWHERE = {
     ("docs/index.md", "consumer.run(enriched)"): "tests/docs/test_howto.py",
     ("docs/shared-transactions.md", ""): "tests/e2e/test_documented_examples.py",
     ("docs/moving-from-kafka.md", "# copy_topic.py"): "tests/docs/test_howto.py",
+    ("docs/how-to/web-applications.md", ""): "tests/compat/frameworks/test_web_applications.py",
     ("docs/how-to/orchestration.md", ""): "tests/compat/frameworks/test_orchestration.py",
     ("docs/how-to/python-frameworks.md", "# faststream_"): "tests/compat/frameworks/test_faststream.py",
     ("docs/how-to/python-frameworks.md", "# quix_"): "tests/compat/frameworks/test_quix_streams.py",

@@ -25,6 +25,7 @@ ENVIRONMENTS = {
     "airflow": ("apache-airflow==3.3.2", "--editable=."),
     "dagster": ("dagster==1.13.29", "--editable=."),
     "prefect": ("prefect==3.9.1", "--editable=."),
+    "web": ("fastapi==0.165.0", "uvicorn==0.54.0", "django==5.2.19", "sqlalchemy==2.1.9", "--editable=.[sql]"),
 }
 """What is installed, by the environment's name. The versions are those that docs/compatibility.md names."""
 
