@@ -9,7 +9,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ DOCS: Final = Path(__file__).resolve().parents[3] / "docs"
 BLOCK: Final = re.compile(r"^```python\n# ([\w/]+\.py)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 WITHIN_S: Final = 180.0
 CUSTOMERS: Final = 5
+KILLS: Final = 3
 
 
 def wait_for(condition: Callable[[], object], what: Callable[[], str] | str) -> None:
@@ -126,6 +128,37 @@ class Stage:
         self.node.kill()
         self.node.start()
 
+    def run_under_kills(
+        self,
+        environment: str,
+        *command: str,
+        output: str,
+        partitions: int = 1,
+        between: Callable[[], None] = lambda: None,
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Run a program while orders keep coming, and end it with SIGKILL again and again, and the node once.
+
+        output:  where the program writes; it has handled everything when each order's id is there
+        between: called when the program has ended, before it is started again
+
+        Returns the orders that were sent, and what a reader of committed records finds in `output`, both by id.
+        """
+        orders, written = self.orders(), self.output(output, partitions)
+        program = self.start(environment, *command)
+        for _ in range(KILLS):
+            written.more(100, program)
+            program.kill()
+            between()
+            program = self.start(environment, *command)
+        written.more(100, program)
+        self.restart_node()
+        written.more(100, program)
+        sent = orders.stop()
+        wanted = {order["id"] for order in sent}
+        written.until(lambda: {row["id"] for row in written.values} == wanted, program)
+        program.stop()
+        return sent, sorted(self.committed(output, partitions), key=lambda row: int(row["id"]))
+
     def orders(self, topic: str = "orders") -> Orders:
         feed = Orders(self.node.bootstrap, topic)
         self._open.append(feed)
@@ -188,6 +221,16 @@ class Orders:
                     self.sent.append(order)
         except BaseException as error:
             self._error = error
+
+
+def with_totals(orders: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what becomes of orders whose amounts are added up by customer, each once."""
+    totals: Counter[str] = Counter()
+    rows = []
+    for order in orders:
+        totals[order["customer"]] += order["amount"]
+        rows.append({**order, "total": totals[order["customer"]]})
+    return rows
 
 
 class Output:
