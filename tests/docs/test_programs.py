@@ -336,6 +336,7 @@ ELSEWHERE = {
     ("docs/how-to/python-frameworks.md", "# quix_"): "tests/compat/frameworks/test_quix_streams.py",
     ("docs/how-to/python-frameworks.md", "# faust_"): "tests/compat/frameworks/test_faust.py",
     ("docs/how-to/python-frameworks.md", "# bytewax_"): "tests/compat/frameworks/test_bytewax.py",
+    ("docs/how-to/python-frameworks.md", "# celery_"): "tests/compat/frameworks/test_celery.py",
     ("docs/how-to/python-frameworks.md", "# confluent_asyncio"): "tests/compat/frameworks/test_confluent_asyncio.py",
 }
 """Run by another test, which names the page, and in a folder whose data directories are verified too."""

@@ -24,6 +24,7 @@ ENVIRONMENTS = {
     "quixstreams": ("quixstreams==3.28.1", "confluent-kafka==2.12.2"),
     "faust": ("faust-streaming==0.15.3", "aiokafka==0.14.0"),
     "bytewax": ("bytewax==0.21.1", "confluent-kafka==2.16.1"),
+    "celery": ("celery==5.7.0", "kombu==5.7.0", "confluent-kafka==2.16.1"),
     "confluent-asyncio": ("confluent-kafka==2.16.1",),
     "airflow": ("apache-airflow==3.3.2", "--editable=."),
     "dagster": ("dagster==1.13.29", "--editable=."),

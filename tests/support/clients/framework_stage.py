@@ -143,7 +143,23 @@ class Stage:
 
         Returns the orders that were sent, and what a reader of committed records finds in `output`, both by id.
         """
-        orders, written = self.orders(), self.output(output, partitions)
+        orders = self.orders()
+        found = self.kill_while_it_works(
+            orders.stop, environment, *command, output=output, partitions=partitions, between=between
+        )
+        return orders.sent, found
+
+    def kill_while_it_works(
+        self,
+        stop: Callable[[], list[dict[str, Any]]],
+        environment: str,
+        *command: str,
+        output: str,
+        partitions: int = 1,
+        between: Callable[[], None] = lambda: None,
+    ) -> list[dict[str, Any]]:
+        """Do the same with work of another kind; `stop` ends what gives it, and returns all that was given."""
+        written = self.output(output, partitions)
         program = self.start(environment, *command)
         for _ in range(KILLS):
             written.more(100, program)
@@ -153,11 +169,10 @@ class Stage:
         written.more(100, program)
         self.restart_node()
         written.more(100, program)
-        sent = orders.stop()
-        wanted = {order["id"] for order in sent}
-        written.until(lambda: {row["id"] for row in written.values} == wanted, program)
+        wanted = {order["id"] for order in stop()}
+        written.until(lambda: {row["id"] for row in written.values} >= wanted, program)
         program.stop()
-        return sent, sorted(self.committed(output, partitions), key=lambda row: int(row["id"]))
+        return sorted(self.committed(output, partitions), key=lambda row: int(row["id"]))
 
     def orders(self, topic: str = "orders") -> Orders:
         feed = Orders(self.node.bootstrap, topic)
