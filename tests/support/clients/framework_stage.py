@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,13 +38,19 @@ def wait_for(condition: Callable[[], object], what: Callable[[], str] | str) -> 
 
 
 class Program:
-    """One process of a page's program."""
+    """One process of a page's program, with those that it starts: they are ended together."""
 
     def __init__(self, command: list[str], folder: Path, log_path: Path, environment: Mapping[str, str]) -> None:
         self._log_path = log_path
         with log_path.open("a") as log:
             self._process = subprocess.Popen(
-                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
             )
 
     @property
@@ -56,8 +63,7 @@ class Program:
     def kill(self) -> None:
         """SIGKILL, which it must not have forestalled: a program that ended on its own has failed."""
         assert self.is_running, self.log()[-6000:]
-        self._process.kill()
-        self._process.wait()
+        self.close()
 
     def stop(self) -> None:
         """SIGTERM, as a service manager sends it; it ends well."""
@@ -71,8 +77,8 @@ class Program:
         return self._process.wait(WITHIN_S)
 
     def close(self) -> None:
-        if self.is_running:
-            self._process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # its group has its number, also when it has ended itself
         self._process.wait()
 
 
