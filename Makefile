@@ -122,6 +122,9 @@ compat-flink: build ## Run a job of Apache Flink while it and its node are kille
 compat-connect: build ## Run Kafka Connect, MirrorMaker 2 and Debezium against a node, and kill them (Java 17, Maven; PostgreSQL)
 	$(BIN)/python -P -m pytest --timeout 600 tests/compat/connect
 
+compat-python: build ## Run frameworks from PyPI against a node: their processes and the node are killed; what is fetched is in build/frameworks
+	$(BIN)/python -P -m pytest --timeout 900 tests/compat/frameworks
+
 compat-full: build ## Run foreign clients' own suites; LIBRDKAFKA=, KAFKA_PYTHON= and so on name checkouts
 	$(BIN)/python -P tests/compat/full/run.py --librdkafka "$(LIBRDKAFKA)" --kafka-python "$(KAFKA_PYTHON)" \
 		--franz-go "$(FRANZ_GO)" --confluent-kafka-python "$(CONFLUENT_KAFKA_PYTHON)" --aiokafka "$(AIOKAFKA)" \

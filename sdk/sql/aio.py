@@ -301,6 +301,17 @@ class Outbox(NotPicklable):
 
         await connection.run_sync(add)
 
+    def row(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: HeadersArgument | None = None,
+        partition: int | None = None,
+    ) -> dict[str, Any]:
+        return self._outbox.row(topic, value, key=key, headers=headers, partition=partition)
+
     async def run(self, idle_timeout_s: float | None = None, *, handle_signals: bool = True) -> None:
         with stopped_by_signals(lambda _: self.stop(), is_wanted=check_bool("handle_signals", handle_signals)):
             await self._thread.run(self._outbox.run, self._outbox.stop, idle_timeout_s)

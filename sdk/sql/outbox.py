@@ -223,10 +223,7 @@ class Outbox(NotPicklable):
 
         Raises `UsageError` for what can't be sent and where there is no table, and what the database raises.
         """
-        pairs = header_pairs(headers) if headers else ()
-        if tracing.active():
-            pairs = tuple(tracing.inject(pairs))  # the record continues the trace of the transaction that adds it (E4)
-        row = as_row(topic, value, key, pairs, partition)
+        row = self.row(topic, value, key=key, headers=headers, partition=partition)
         try:
             self._table.add(connection, [row])
         except sa.exc.DBAPIError as error:
@@ -239,6 +236,29 @@ class Outbox(NotPicklable):
             ) from None
         if self._notify:
             notify(connection, self._table.rows.fullname)
+
+    def row(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: HeadersArgument | None = None,
+        partition: int | None = None,
+    ) -> dict[str, Any]:
+        """Return the columns of a record's row, for a library that inserts it in place of `add`, such as Django's ORM.
+
+        The arguments are those of `add`. A row that is committed is relayed, however it came into the table; id is the
+        database's to give. With notify=True the relay finds it at its next look.
+
+        >>> outbox = Outbox("localhost:9094", "sqlite:///shop.db")
+        >>> sorted(outbox.row("orders", "sold", key="7"))
+        ['created_at', 'headers', 'partition_number', 'record_key', 'topic', 'value']
+        """
+        pairs = header_pairs(headers) if headers else ()
+        if tracing.active():
+            pairs = tuple(tracing.inject(pairs))  # the record continues the trace of the transaction that adds it (E4)
+        return as_row(topic, value, key, pairs, partition)
 
     # --- Relaying -----------------------------------------------------------------------------------------------------
 

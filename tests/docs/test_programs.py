@@ -330,8 +330,19 @@ ELSEWHERE = {
     ("docs/index.md", "consumer.run(enriched)"): "tests/docs/test_howto.py",
     ("docs/shared-transactions.md", ""): "tests/e2e/test_documented_examples.py",
     ("docs/moving-from-kafka.md", "# copy_topic.py"): "tests/docs/test_howto.py",
+    ("docs/how-to/arrow.md", ""): "tests/docs/test_howto.py",
+    ("docs/how-to/export.md", ""): "tests/unit/cli/test_export.py",
+    ("docs/how-to/serialization.md", ""): "tests/docs/test_serialization.py",
     ("docs/how-to/flink.md", "semel produce words"): "tests/compat/flink/test_flink.py",
     ("docs/how-to/kafka-streams.md", "semel produce lines"): "tests/compat/streams/test_streams.py",
+    ("docs/how-to/web-applications.md", ""): "tests/compat/frameworks/test_web_applications.py",
+    ("docs/how-to/orchestration.md", ""): "tests/compat/frameworks/test_orchestration.py",
+    ("docs/how-to/python-frameworks.md", "# faststream_"): "tests/compat/frameworks/test_faststream.py",
+    ("docs/how-to/python-frameworks.md", "# quix_"): "tests/compat/frameworks/test_quix_streams.py",
+    ("docs/how-to/python-frameworks.md", "# faust_"): "tests/compat/frameworks/test_faust.py",
+    ("docs/how-to/python-frameworks.md", "# bytewax_"): "tests/compat/frameworks/test_bytewax.py",
+    ("docs/how-to/python-frameworks.md", "# celery_"): "tests/compat/frameworks/test_celery.py",
+    ("docs/how-to/python-frameworks.md", "# confluent_asyncio"): "tests/compat/frameworks/test_confluent_asyncio.py",
 }
 """Run by another test, which names the page, and in a folder whose data directories are verified too."""
 

@@ -54,6 +54,20 @@ def add(engine: sa.Engine, topic: str, *values: str, **options: Any) -> None:
             outbox.add(connection, topic, value, **options)
 
 
+def test_E3_a_row_that_another_library_inserts_is_relayed_as_one_that_was_added(
+    node: LiveNode, topic: str, engine: sa.Engine
+) -> None:
+    outbox = semel.sql.Outbox("localhost:9094", engine)
+    given: dict[str, Any] = {"key": "k", "headers": {"h": b"\xff"}, "partition": 0}
+    add(engine, topic, "v", **given)
+    with engine.begin() as connection:
+        connection.execute(sa.insert(outbox.table), outbox.row(topic, "v", **given))
+    assert relay(node, engine)["rows"] == 2
+    added, inserted = read(node, topic)
+    assert (inserted.key, inserted.value, inserted.headers) == (added.key, added.value, added.headers)
+    assert (inserted.key, inserted.value, inserted.headers) == (b"k", b"v", (("h", b"\xff"),))
+
+
 def relay(node: LiveNode, engine: sa.Engine, **options: Any) -> dict[str, int]:
     with semel.sql.Outbox(node.bootstrap, engine, lease_ms=200, **options) as outbox:
         outbox.run(idle_timeout_s=0.05)
