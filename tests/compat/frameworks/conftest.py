@@ -8,14 +8,6 @@ from typing import Any
 
 import pytest
 from framework_stage import Stage
-from sound_data import sound_data, sound_module_data, sound_session_data  # noqa: F401  (fixtures)
-
-HERE = Path(__file__).resolve().parent
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    asked = [Path(str(argument).partition("::")[0]).resolve() for argument in config.args]
-    return None if any(path.is_relative_to(HERE) for path in asked) else True
 
 
 @pytest.fixture

@@ -14,11 +14,6 @@ from semel.cli.demo.processes import NodeProcess
 HERE = Path(__file__).resolve().parent
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    asked = [Path(str(argument).partition("::")[0]).resolve() for argument in config.args]
-    return None if any(path.is_relative_to(HERE) for path in asked) else True
-
-
 def tools_of(version: str) -> KafkaTools:
     try:
         return KafkaTools(version)
