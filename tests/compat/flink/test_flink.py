@@ -21,7 +21,6 @@ from semel.cli.demo.processes import NodeProcess
 from semel.protocol.kafka.api import ApiKey
 
 RECORDS = int(given("SEMEL_FLINK_RECORDS", "3000"))
-FAULTS_MIN = 4
 RECORDS_A_FAULT = 2_000
 PAGE = kafka_jars.ROOT / "docs" / "how-to" / "flink.md"
 NAMINGS = ("INCREMENTING", "POOLING")
@@ -46,7 +45,8 @@ def create_topics(bootstrap: str) -> None:
 
 
 def chosen(kinds: Sequence[Fault]) -> list[Fault]:
-    return list(itertools.islice(itertools.cycle(kinds), max(FAULTS_MIN, RECORDS // RECORDS_A_FAULT)))
+    """Return each of these, and again where there is more input."""
+    return list(itertools.islice(itertools.cycle(kinds), max(len(kinds), RECORDS // RECORDS_A_FAULT)))
 
 
 @pytest.mark.parametrize("naming", NAMINGS)

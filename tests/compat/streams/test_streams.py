@@ -20,7 +20,6 @@ from semel.cli.demo.processes import NodeProcess
 
 RECORDS = int(given("SEMEL_STREAMS_RECORDS", "3000"))
 """So many lines, orders and payments each."""
-FAULTS_MIN = 5
 RECORDS_A_FAULT = 2_000
 PAGE = kafka_jars.ROOT / "docs" / "how-to" / "kafka-streams.md"
 ENDED_S = 120
@@ -42,7 +41,8 @@ def create_topics(bootstrap: str, names: Sequence[str]) -> None:
 
 
 def chosen(kinds: Sequence[Fault]) -> list[Fault]:
-    return list(itertools.islice(itertools.cycle(kinds), max(FAULTS_MIN, RECORDS // RECORDS_A_FAULT)))
+    """Return each of these, and again where there is more input."""
+    return list(itertools.islice(itertools.cycle(kinds), max(len(kinds), RECORDS // RECORDS_A_FAULT)))
 
 
 def kill_instance(application: Application, number: int, *, loses_state: bool = False) -> Fault:
