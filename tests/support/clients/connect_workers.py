@@ -163,9 +163,6 @@ class Worker(JavaProcess):
             lambda: self._ask("PUT", f"/connectors/{connector}/config", settings) is not None, f"connector {connector}"
         )
 
-    def delete(self, connector: str) -> None:
-        self.wait_for(lambda: self._ask("DELETE", f"/connectors/{connector}") is not None, f"no {connector}")
-
     def tasks(self, connector: str) -> list[tuple[str, str]]:
         """Return each task's state and the address of its worker, as the topic of states has them."""
         return [(task["state"], f"http://{task['worker_id']}") for task in self._status(connector)]
