@@ -110,7 +110,7 @@ mutants: setup ## Plant the kept faults, and report which live; MUTANTS="P1a T*"
 compat-java: build ## Run Apache Kafka's own clients and tools against a node (Java 17, Maven)
 	$(BIN)/python -P -m pytest --timeout 600 tests/compat/java
 
-compat-others: build ## Run clients of other languages against a node: kafkajs (Node.js), sarama and kafka-go (Go)
+compat-others: build ## Run clients of other languages against a node: kafkajs (Node.js), sarama and kafka-go (Go), rdkafka (Rust)
 	$(BIN)/python -P -m pytest --timeout 900 -rs tests/compat/others
 
 compat-streams: build ## Run an application of Kafka Streams while it and its node are killed; SEMEL_STREAMS_RECORDS=20000 for more (Java 17, Maven)

@@ -1,4 +1,4 @@
-"""kafkajs (Node.js), sarama and kafka-go (Go), as they are published, against a node that is killed meanwhile.
+"""kafkajs (Node.js), sarama and kafka-go (Go) and rdkafka (Rust), as they are published; the node is killed meanwhile.
 
 Each client's program is beside this file and takes a step and names; what it has done it prints as lines of JSON.
 """
@@ -30,8 +30,9 @@ KILLS_AT = (20, 60)
 FETCH_S = 600
 STEP_S = 240
 
-CLIENTS = ("kafkajs", "sarama", "kafka-go")
-WITH_TRANSACTIONS = ("kafkajs", "sarama")
+TOOLS = {"kafkajs": "npm", "sarama": "go", "kafka-go": "go", "rdkafka": "cargo"}
+CLIENTS = tuple(TOOLS)
+WITH_TRANSACTIONS = ("kafkajs", "sarama", "rdkafka")
 IDEMPOTENT = WITH_TRANSACTIONS
 
 
@@ -43,8 +44,7 @@ def programs() -> dict[str, list[str]]:
 
 def made(name: str) -> list[str]:
     """Return a program's command; none where its tools are not on this machine."""
-    tool = "npm" if name == "kafkajs" else "go"
-    if shutil.which(tool) is None:
+    if shutil.which(TOOLS[name]) is None:
         return []
     folder = CACHE / name
     shutil.copytree(HERE / name, folder, dirs_exist_ok=True)
@@ -52,6 +52,9 @@ def made(name: str) -> list[str]:
         if not (folder / "node_modules").is_dir():
             fetched(folder, "npm", "install", "--no-audit", "--no-fund", "--ignore-scripts")
         return ["node", str(folder / "main.js")]
+    if name == "rdkafka":
+        fetched(folder, "cargo", "build", "--quiet", "--release", "--locked")
+        return [str(folder / "target" / "release" / "program")]
     fetched(folder, "go", "build", "-o", "program", ".")
     return [str(folder / "program")]
 
@@ -122,7 +125,7 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def others(name: str, programs: dict[str, list[str]], node: NodeProcess) -> Others:
     if name not in programs:
-        pytest.skip(f"{'npm and node' if name == 'kafkajs' else 'go'} is not installed")
+        pytest.skip(f"{TOOLS[name]} is not installed")
     return Others(programs[name], node)
 
 
