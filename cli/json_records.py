@@ -26,23 +26,23 @@ class Message:
     timestamp_ms: int | None
 
 
-def lines_of(path: Path) -> Iterator[tuple[str, bytes]]:
+def lines_of(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[tuple[str, bytes]]:
     """Yield each line of a file without its end, and where it is from: "FILE:7". Raises `UsageError`."""
     try:
         file = path.open("rb")
     except OSError as error:
         raise UsageError(f"can't read {path}: {error.strerror}") from error
     with file:
-        yield from lines_in(file, f"{path}:")
+        yield from lines_in(file, f"{path}:", bytes_max)
 
 
-def lines_in(file: IO[bytes], name: str) -> Iterator[tuple[str, bytes]]:
+def lines_in(file: IO[bytes], name: str, bytes_max: int = LINE_BYTES_MAX) -> Iterator[tuple[str, bytes]]:
     """Yield each line of an open file; `name` is what its number follows in "FILE:7"."""
     number = 0
-    while line := file.readline(LINE_BYTES_MAX + 1):
+    while line := file.readline(bytes_max + 1):
         number += 1
-        if len(line) > LINE_BYTES_MAX:
-            raise UsageError(f"{name}{number}: a line of more than {LINE_BYTES_MAX} bytes is too large a record")
+        if len(line) > bytes_max:
+            raise UsageError(f"{name}{number}: a line of more than {bytes_max} bytes is too large a record")
         yield f"{name}{number}", line.removesuffix(b"\n").removesuffix(b"\r")
 
 
@@ -58,6 +58,8 @@ def from_json(place: str, line: bytes, defaults: Message) -> tuple[int | None, M
         found = json.loads(line)
     except json.JSONDecodeError as error:
         raise UsageError(f"{place}: not JSON: {error.msg} at column {error.colno}") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, nested too deeply, a number of thousands of digits
+        raise UsageError(f"{place}: not JSON: {error}") from None
     if not isinstance(found, dict):
         raise UsageError(f"{place}: a JSON object is needed, not {type(found).__name__}")
     unknown = sorted(set(found) - {*_JSON_FIELDS, "topic", "offset"})

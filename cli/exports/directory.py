@@ -1,9 +1,10 @@
 """The directory that `semel export` writes and `semel import` reads: what is in it, by the names of its files.
 
-    export.json                                                    of which topic, in which format
-    partition-0/00000000000000000000-00000000000000001200.parquet  the records of offsets 0 to 1199
+    export.json                                                         of which topic, in which format
+    partition-0/00000000000000000000-00000000000000001200-1150.parquet  offsets 0 to 1199, 1,150 records
 
-A file takes its name when it is whole and on the disk. So the names say how far an export has come, whatever ended it.
+A file takes its name when it is whole and on the disk. So the names say how far an export has come, whatever ended it;
+and where a file is missing, or has lost records, an import can tell.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ MANIFEST: Final = "export.json"
 _VERSION: Final = 1
 _MANIFEST_BYTES_MAX: Final = 16 << 20
 _UNFINISHED: Final = ".partial"
-_FILE: Final = re.compile(r"(?P<first>[0-9]{20})-(?P<next>[0-9]{20})\.(?P<format>parquet|jsonl)")
+_LOCK: Final = ".lock"
+_FILE: Final = re.compile(r"(?P<first>[0-9]{20})-(?P<next>[0-9]{20})-(?P<records>[0-9]{1,20})\.(?:parquet|jsonl)")
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -46,6 +48,8 @@ class Manifest:
     export_id:  of this directory, for good: imports know by it what they have taken
     topic_id:   which one it is, of those that have had this name
     start:      the offset in each partition where the export began
+    end:        the offset up to which the last export that was not interrupted has written each partition
+    since:      what --since said when the export began
     settings:   those of the topic that were set on it
     """
 
@@ -53,6 +57,8 @@ class Manifest:
     topic: str
     topic_id: str
     start: Mapping[int, int]
+    end: Mapping[int, int]
+    since: str | None
     format: FileFormat
     settings: Mapping[str, str]
 
@@ -68,6 +74,7 @@ class ExportFile:
 
     first_offset: int
     next_offset: int
+    records: int
     path: Path
 
 
@@ -84,7 +91,8 @@ class ExportDirectory:
             with path.open("rb") as file:
                 data = file.read(_MANIFEST_BYTES_MAX + 1)
         except FileNotFoundError:
-            if self.path.is_dir() and any(one.name != _lock_name() for one in self.path.iterdir()):
+            ours = (_LOCK, MANIFEST + _UNFINISHED)  # what an export may leave that was cut off before it had a manifest
+            if self.path.is_dir() and any(one.name not in ours for one in self.path.iterdir()):
                 raise UsageError(
                     f"{self.path} has files and no {MANIFEST}: it is not an export. Name one, or a new directory"
                 ) from None
@@ -101,6 +109,8 @@ class ExportDirectory:
             "topic": manifest.topic,
             "topic_id": manifest.topic_id,
             "start": manifest.start,
+            "end": manifest.end,
+            "since": manifest.since,
             "format": manifest.format.value,
             "settings": dict(manifest.settings),
         }
@@ -117,7 +127,7 @@ class ExportDirectory:
         """Make the directory, and keep other exports out of it meanwhile. Raises `UsageError`."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path / _lock_name(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise UsageError(f"can't write to {self.path}: {error.strerror}") from error
         try:
@@ -132,14 +142,14 @@ class ExportDirectory:
     def folder(self, partition: int) -> Path:
         return self.path / f"partition-{partition}"
 
-    def files(self, partition: int) -> list[ExportFile]:
-        """Return a partition's files by offset. Raises `UsageError` where two have the same offsets."""
+    def files(self, manifest: Manifest, partition: int) -> list[ExportFile]:
+        """Return a partition's files by offset. Raises `UsageError` where one is missing, or there twice."""
         folder = self.folder(partition)
         found = []
         for path in folder.iterdir() if folder.is_dir() else ():
             named = _FILE.fullmatch(path.name)
             if named is not None:
-                found.append(ExportFile(int(named["first"]), int(named["next"]), path))
+                found.append(ExportFile(int(named["first"]), int(named["next"]), int(named["records"]), path))
         found.sort()
         for before, after in pairwise(found):
             if after.first_offset < before.next_offset:
@@ -147,7 +157,21 @@ class ExportDirectory:
                     f"{before.path} and {after.path} both have offset {after.first_offset}: one of them was put there "
                     "by something else. Move it away"
                 )
+            if after.first_offset > before.next_offset:
+                raise self._missing(partition, before.next_offset, after.first_offset)
+        begins = manifest.start.get(partition, 0)
+        if found and found[0].first_offset != begins:
+            raise self._missing(partition, begins, found[0].first_offset)
+        behind = found[-1].next_offset if found else begins
+        if behind < manifest.end.get(partition, 0):
+            raise self._missing(partition, behind, manifest.end[partition])
         return found
+
+    def _missing(self, partition: int, first: int, behind: int) -> UsageError:
+        return UsageError(
+            f"{self.folder(partition)} has no file with the offsets {first} to {behind - 1}, which the export has "
+            "written: bring it back, or export into a new directory"
+        )
 
     def remove_unfinished(self, partition: int) -> None:
         """Delete what an export that was cut off had begun to write."""
@@ -161,18 +185,14 @@ class ExportDirectory:
         folder.mkdir(exist_ok=True)
         return folder / f"{first_offset:020}{_UNFINISHED}"
 
-    def finish(self, unfinished: Path, first_offset: int, next_offset: int, format_: FileFormat) -> None:
+    def finish(self, unfinished: Path, first_offset: int, next_offset: int, records: int, format_: FileFormat) -> None:
         """Give a file that is whole its name, for good."""
         descriptor = os.open(unfinished, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        _take_name(unfinished, unfinished.with_name(f"{first_offset:020}-{next_offset:020}.{format_.suffix}"))
-
-
-def _lock_name() -> str:
-    return ".lock"
+        _take_name(unfinished, unfinished.with_name(f"{first_offset:020}-{next_offset:020}-{records}.{format_.suffix}"))
 
 
 def _take_name(unfinished: Path, path: Path) -> None:
@@ -198,20 +218,28 @@ def _parsed(path: Path, data: bytes) -> Manifest:
         raise UsageError(
             f"{path} has version {said.get('version')!r}, and this `semel` knows {_VERSION}: take a newer one"
         )
-    settings, start = said.get("settings"), said.get("start")
+    settings, since = said.get("settings"), said.get("since")
     is_right = (
         all(isinstance(said.get(name), str) for name in ("topic", "topic_id", "export_id"))
         and _ID.fullmatch(said["export_id"])
         and said.get("format") in list(FileFormat)
         and isinstance(settings, dict)
         and all(isinstance(value, str) for value in settings.values())
-        and isinstance(start, dict)
-        and set(start) == {str(number) for number in range(len(start))}
-        and all(isinstance(offset, int) and offset >= 0 for offset in start.values())
+        and (since is None or isinstance(since, str))
+        and all(_are_offsets(said.get(name)) for name in ("start", "end"))
     )
     if not is_right:
         raise wrong
-    assert isinstance(start, dict)
     assert isinstance(settings, dict)
-    starts = {int(number): offset for number, offset in start.items()}
-    return Manifest(said["export_id"], said["topic"], said["topic_id"], starts, FileFormat(said["format"]), settings)
+    start, end = ({int(number): offset for number, offset in said[name].items()} for name in ("start", "end"))
+    format_ = FileFormat(said["format"])
+    return Manifest(said["export_id"], said["topic"], said["topic_id"], start, end, since, format_, settings)
+
+
+def _are_offsets(said: object) -> bool:
+    """Whether it is an offset for each partition from 0 on."""
+    return (
+        isinstance(said, dict)
+        and set(said) == {str(number) for number in range(len(said))}
+        and all(isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0 for offset in said.values())
+    )

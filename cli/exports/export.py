@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -19,7 +20,6 @@ from semel.cli.common import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
     command_app,
-    command_here,
     counted,
     examples,
     fails_well,
@@ -98,20 +98,19 @@ def export(
     start = None if since is None else _moment(since, "--since", now_ms)
     end = None if until is None else _moment(until, "--until", now_ms)
     target = ExportDirectory(directory)
-    with finishing_on_signals(), target.writing():
-        before = target.manifest()
+    with finishing_on_signals():
         with open_admin(bootstrap) as admin:
             topic_id = str(admin.topic(topic).topic_id)
             settings = {one.name: one.value for one in admin.topic_configs(topic) if one.source == _SET_ON_TOPIC}
-        if before is not None:
-            _check_same(directory, before, topic, topic_id, format_)
-            if start is not None:
-                raise UsageError(f"{directory} has an export, which continues where it ended: leave out --since")
-        with _explained(directory):
+        with target.writing(), _explained(directory):
+            before = target.manifest()
+            if before is not None:
+                _check_same(directory, before, topic, topic_id, format_, since)
             scan = semel.arrow.scan(
                 topic,
-                start or _behind(target, before),
+                start if before is None and start is not None else _behind(target, before),
                 "latest" if end is None else end,
+                topic_id=topic_id,
                 bootstrap=bootstrap,
                 columns=semel.arrow.ALL_COLUMNS,
                 on_data_loss="skip" if skip_lost else "raise",
@@ -122,6 +121,8 @@ def export(
                 topic,
                 topic_id,
                 scan.start if before is None else {**scan.start, **before.start},
+                {} if before is None else before.end,
+                since if before is None else before.since,
                 before.format if before is not None else format_ or FileFormat.PARQUET,
                 settings,
             )
@@ -132,9 +133,11 @@ def export(
                 exporter.run()
             except KeyboardInterrupt:
                 told = counted(exporter.records, "record")
-                again = command_here(f"semel export {topic} {directory}", bootstrap)
-                print(f"interrupted; wrote {told} to files that are whole. `{again}` continues", file=sys.stderr)
+                print(f"interrupted; wrote {told} to whole files. The same command continues", file=sys.stderr)
                 raise
+            ends = _behind(target, manifest)
+            if ends != manifest.end:
+                target.write_manifest(replace(manifest, end=ends))
     if as_json:
         print_json({"topic": topic, "records": exporter.records, "files": exporter.files, "end": scan.end})
     else:
@@ -149,15 +152,17 @@ def _explained(directory: Path) -> Iterator[None]:
         yield
     except semel.arrow.DataLossError as error:
         raise FatalError(
-            f"{error.what}: retention may have deleted records since the last export. --skip-lost continues with those "
-            "that are left, and warns of what is missing",
+            f"{error.what}. Where retention has deleted records since the last export, --skip-lost continues with "
+            "those that are left, and warns of what is missing",
             error.code,
         ) from error
     except OSError as error:
         raise UsageError(f"can't write to {directory}: {error.strerror or error}") from error
 
 
-def _check_same(directory: Path, before: Manifest, topic: str, topic_id: str, format_: FileFormat | None) -> None:
+def _check_same(
+    directory: Path, before: Manifest, topic: str, topic_id: str, format_: FileFormat | None, since: str | None
+) -> None:
     """Raises `UsageError` where the directory has an export of something else."""
     if before.topic != topic:
         raise UsageError(f"{directory} has an export of topic {before.topic}: give {topic} another directory")
@@ -168,19 +173,27 @@ def _check_same(directory: Path, before: Manifest, topic: str, topic_id: str, fo
         )
     if format_ not in (None, before.format):
         raise UsageError(f"{directory} has an export in {before.format}: leave out --format")
+    if since not in (None, before.since):
+        began = "began with the first record" if before.since is None else f"began with --since {before.since}"
+        raise UsageError(f"{directory} has an export that {began}, and continues where it ended: leave out --since")
 
 
 def _behind(target: ExportDirectory, before: Manifest | None) -> dict[int, int]:
     """Return where an export continues, in the partitions that it had."""
-    starts = {} if before is None else dict(before.start)
+    if before is None:
+        return {}
+    starts = dict(before.start)
     for number in starts:
-        files = target.files(number)
+        files = target.files(before, number)
         starts[number] = files[-1].next_offset if files else starts[number]
     return starts
 
 
 def _moment(text: str, option: str, now_ms: int) -> datetime:
-    return datetime.fromtimestamp(parse_moment(text, option, now_ms) / 1000, UTC)
+    try:
+        return datetime.fromtimestamp(parse_moment(text, option, now_ms) / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"{option} {text} is later than any time that there is") from None
 
 
 class _Exporter:
@@ -229,7 +242,7 @@ class _Exporter:
 
     def _finish(self, file: _File, next_offset: int) -> None:
         file.writer.close()
-        self._target.finish(file.path, file.first_offset, next_offset, self._format)
+        self._target.finish(file.path, file.first_offset, next_offset, file.records, self._format)
         self._next[file.partition] = next_offset
         self.files += 1
         self.records += file.records

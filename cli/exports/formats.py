@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from semel.cli.exports.directory import ExportFile, FileFormat
+from semel.cli.exports.directory import ExportFile, FileFormat, Manifest
 from semel.cli.json_records import Message, from_json, lines_of
 from semel.cli.record_format import formatter
-from semel.protocol.arrow import ALL_COLUMNS, import_pyarrow
+from semel.protocol.arrow import ALL_COLUMNS, arrow_schema, import_pyarrow
 from semel.protocol.errors import UsageError
 from semel.protocol.record_decoder import Record
+from semel.protocol.wording import counted
 
 if TYPE_CHECKING:
     import pyarrow
+    import pyarrow.parquet
 
 _ROW_GROUP_BYTES: Final = 32 << 20
 _ROWS_READ: Final = 1_000
+_BYTES_READ: Final = 8 << 20
+_LINE_BYTES_MAX: Final = 512 << 20
+"""Control characters take six bytes each in JSON."""
 _NO_DEFAULTS: Final = Message(None, None, (), None, None)
 
 
@@ -88,39 +94,91 @@ def _pairs(headers: list[dict[str, Any]] | None) -> tuple[tuple[str, bytes | Non
     return tuple((header["key"], header["value"]) for header in headers or ())
 
 
-def read_file(file: ExportFile, format_: FileFormat, from_offset: int) -> Iterator[tuple[int, Message]]:
-    """Yield offsets and records of a file, from `from_offset` on. Raises `UsageError` for what is no such file."""
-    read = _read_json if format_ is FileFormat.JSON else _read_parquet
+def read_file(file: ExportFile, manifest: Manifest, partition: int, from_offset: int) -> Iterator[tuple[int, Message]]:
+    """Yield offsets and records of a file, from `from_offset` on.
+
+    Raises `UsageError` for what is no such file: also where its records are fewer than its name says, before it yields
+    one, so that no import gets past records that are missing.
+    """
+    is_json = manifest.format is FileFormat.JSON
+    count = _count_json(file.path) if is_json else _count_parquet(file.path)
+    if count != file.records:
+        raise UsageError(
+            f"{file.path} has {counted(count, 'record')}, and its name says {file.records}: it was changed, or not "
+            "copied as a whole. Bring it back, or export into a new directory"
+        )
     last = file.first_offset - 1
-    for offset, message in read(file.path, from_offset):
+    for offset, message in (_read_json if is_json else _read_parquet)(file.path, from_offset):
         if not last < offset < file.next_offset:
             raise UsageError(
                 f"{file.path} has offset {offset} after {last}, and its name says that it has {file.first_offset} to "
                 f"{file.next_offset - 1} in order: it was changed. Export it again"
+            )
+        if message.partition != partition:
+            raise UsageError(
+                f"{file.path} has a record of partition {message.partition}, and is in the folder of partition "
+                f"{partition}: it was moved. Bring it back to where it was"
             )
         last = offset
         if offset >= from_offset:
             yield offset, message
 
 
+def _count_json(path: Path) -> int:
+    return sum(1 for _ in lines_of(path, _LINE_BYTES_MAX))
+
+
 def _read_json(path: Path, from_offset: int) -> Iterator[tuple[int, Message]]:
-    for place, line in lines_of(path):
+    for place, line in lines_of(path, _LINE_BYTES_MAX):
         offset, message = from_json(place, line, _NO_DEFAULTS)
         if offset is None:
             raise UsageError(f"{place}: no offset: `semel export` writes one with each record")
         yield offset, message
 
 
-def _read_parquet(path: Path, from_offset: int) -> Iterator[tuple[int, Message]]:
+@contextmanager
+def _parquet(path: Path) -> Iterator[pyarrow.parquet.ParquetFile]:
+    """Open a file. Raises `UsageError` where it is none, or has other columns than an export writes."""
     pa = import_pyarrow()
     import pyarrow.parquet
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            missing = sorted(set(ALL_COLUMNS) - set(file.schema_arrow.names))
-            if missing:
-                raise UsageError(f"{path} has no column {missing[0]!r}: it is not what `semel export` writes")
-            for batch in file.iter_batches(_ROWS_READ, columns=list(ALL_COLUMNS)):
+            for field in arrow_schema(ALL_COLUMNS):
+                index = file.schema_arrow.get_field_index(field.name)
+                found = None if index < 0 else file.schema_arrow.field(index).type
+                if found is None or not _is_like(pa, found, field.type):
+                    has = "no such column" if found is None else f"a column of type {found}"
+                    raise UsageError(
+                        f"{path}: {field.name} has to be of type {field.type}, and there is {has}: it is not what "
+                        "`semel export` writes"
+                    )
+            yield file
+    except (pa.ArrowException, OSError) as error:
+        raise UsageError(f"can't read {path}: {error}") from error
+
+
+def _is_like(pa: Any, found: pyarrow.DataType, wanted: pyarrow.DataType) -> bool:
+    """Whether the types are the same, but for the names that Parquet gives to the items of lists."""
+    if pa.types.is_list(found) and pa.types.is_list(wanted):
+        return bool(found.value_type == wanted.value_type)
+    return bool(found == wanted)
+
+
+def _count_parquet(path: Path) -> int:
+    with _parquet(path) as file:
+        return int(file.metadata.num_rows)
+
+
+def _read_parquet(path: Path, from_offset: int) -> Iterator[tuple[int, Message]]:
+    with _parquet(path) as file:
+        metadata = file.metadata
+        for group in range(metadata.num_row_groups):
+            rows = metadata.row_group(group)
+            at_once = max(1, min(_ROWS_READ, _BYTES_READ * rows.num_rows // max(1, rows.total_byte_size)))
+            for batch in file.iter_batches(at_once, row_groups=[group], columns=list(ALL_COLUMNS)):
+                if batch.column("offset").null_count or batch.column("timestamp").null_count:
+                    raise UsageError(f"{path} has records without an offset or a time: `semel export` writes both")
                 if batch.num_rows and batch.column("offset")[batch.num_rows - 1].as_py() < from_offset:
                     continue
                 for record in _records(batch):
@@ -128,5 +186,3 @@ def _read_parquet(path: Path, from_offset: int) -> Iterator[tuple[int, Message]]
                         record.offset,
                         Message(record.value, record.key, record.headers, record.partition, record.timestamp_ms),
                     )
-    except (pa.ArrowException, OSError) as error:
-        raise UsageError(f"can't read {path}: {error}") from error

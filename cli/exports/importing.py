@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -24,12 +24,12 @@ from semel.cli.common import (
     open_admin,
     print_json,
 )
-from semel.cli.exports.directory import MANIFEST, ExportDirectory, Manifest
+from semel.cli.exports.directory import MANIFEST, ExportDirectory, ExportFile, Manifest
 from semel.cli.exports.formats import read_file
 from semel.cli.json_records import LINE_BYTES_MAX, Message
 from semel.cli.produce import Compression
 from semel.cli.signals import finishing_on_signals
-from semel.protocol.errors import ErrorCode, FatalError, SemelError, UsageError
+from semel.protocol.errors import ErrorCode, FatalError, FencedError, SemelError, UsageError
 from semel.protocol.wording import duration, moment
 
 app = command_app()
@@ -74,13 +74,18 @@ def import_(
     name = manifest.topic if topic is None else topic
     with finishing_on_signals():
         target = _target(name, manifest, bootstrap, create=create)
-        importer = _Importer(source, manifest, target, compression.value, bootstrap)
-        try:
-            importer.run()
-        except KeyboardInterrupt:
-            told = counted(importer.records, "record")
-            print(f"interrupted; sent {told} to {name}. The same command continues", file=sys.stderr)
-            raise
+        with open_admin(bootstrap) as admin:
+            importer = _Importer(source, manifest, target, compression.value, bootstrap, admin)
+            try:
+                importer.run()
+            except FencedError as error:
+                raise FatalError(
+                    f"another import of {directory} into {name} was started after this one, and goes on", error.code
+                ) from error
+            except KeyboardInterrupt:
+                told = counted(importer.records, "record")
+                print(f"interrupted; sent {told} to {name}. The same command continues", file=sys.stderr)
+                raise
     if as_json:
         print_json({"topic": name, "records": importer.records, "records_before": importer.records_before})
     else:
@@ -95,6 +100,11 @@ class _Target:
     name: str
     topic_id: str
     retention_ms: int | None
+
+
+def _time_of(message: Message) -> int | None:
+    """Return the time of a record. Old clients of Kafka send some without one, -1: these get the time of the import."""
+    return None if message.timestamp_ms is None or message.timestamp_ms < 0 else message.timestamp_ms
 
 
 def _target(name: str, manifest: Manifest, bootstrap: str, *, create: bool) -> _Target:
@@ -120,7 +130,14 @@ def _target(name: str, manifest: Manifest, bootstrap: str, *, create: bool) -> _
                 f"{manifest.partitions}. Add some with `{add}`, or name another topic",
                 ErrorCode.INVALID_PARTITIONS,
             )
-        settings = {one.name: one.value for one in admin.topic_configs(name, ["retention.ms", "cleanup.policy"])}
+        names = ["retention.ms", "cleanup.policy", "message.timestamp.type"]
+        settings = {one.name: one.value for one in admin.topic_configs(name, names)}
+    if settings["message.timestamp.type"] == "LogAppendTime":
+        print(
+            f"warning: {name} gives records the time at which they arrive (message.timestamp.type), so the times of "
+            "the export are not kept",
+            file=sys.stderr,
+        )
     is_bounded = "delete" in settings["cleanup.policy"] and int(settings["retention.ms"]) >= 0
     return _Target(name, str(found.topic_id), int(settings["retention.ms"]) if is_bounded else None)
 
@@ -134,24 +151,32 @@ class _Importer:
     """
 
     def __init__(
-        self, source: ExportDirectory, manifest: Manifest, target: _Target, compression: str, bootstrap: str
+        self,
+        source: ExportDirectory,
+        manifest: Manifest,
+        target: _Target,
+        compression: str,
+        bootstrap: str,
+        admin: semel.Admin,
     ) -> None:
         self._source = source
         self._manifest = manifest
         self._target = target
         self._compression = compression
         self._bootstrap = bootstrap
+        self._admin = admin
         self._is_warned = False
         self.records = 0
         self.records_before = 0
         """What earlier imports of this directory have sent to this topic."""
 
     def run(self) -> None:
-        for number in range(self._manifest.partitions):
-            if self._source.files(number):
-                self._send_partition(number)
+        files = [self._source.files(self._manifest, number) for number in range(self._manifest.partitions)]
+        for number, of_partition in enumerate(files):
+            if of_partition:
+                self._send_partition(number, of_partition)
 
-    def _send_partition(self, number: int) -> None:
+    def _send_partition(self, number: int, files: Sequence[ExportFile]) -> None:
         # Of a topic that was deleted and created again, nothing has been sent yet: so it is known by its id.
         transactional_id = f"semel-import-{self._manifest.export_id}-{self._target.topic_id}-{number}"
         with semel.Producer(
@@ -165,7 +190,7 @@ class _Importer:
             position = 0 if last is None else int(last.token)
             self.records_before += 0 if last is None else int(last.payload)
             sent = 0 if last is None else int(last.payload)
-            for messages, next_offset in self._transactions(number, position):
+            for messages, next_offset in self._transactions(number, files, position):
                 self._warn_of_retention(messages[0].timestamp_ms)
                 sent += len(messages)
                 with producer.transaction(
@@ -178,20 +203,23 @@ class _Importer:
                             key=message.key,
                             headers=message.headers,
                             partition=number,
-                            timestamp_ms=message.timestamp_ms,
+                            timestamp_ms=_time_of(message),
                         )
+                    self._check_target(producer)
                 self.records += len(messages)
                 self._tell(number)
 
-    def _transactions(self, number: int, position: int) -> Iterator[tuple[list[Message], int]]:
+    def _transactions(
+        self, number: int, files: Sequence[ExportFile], position: int
+    ) -> Iterator[tuple[list[Message], int]]:
         """Yield the records of one transaction after the other, and the offset behind them."""
         messages: list[Message] = []
         size_bytes = 0
         next_offset = position
-        for file in self._source.files(number):
+        for file in files:
             if file.next_offset <= position:
                 continue
-            for offset, message in read_file(file, self._manifest.format, position):
+            for offset, message in read_file(file, self._manifest, number, position):
                 messages.append(message)
                 size_bytes += len(message.key or b"") + len(message.value or b"")
                 next_offset = offset + 1
@@ -214,6 +242,19 @@ class _Importer:
                 f"warning: there are records of {moment(timestamp_ms)}, and {name} deletes what is older than "
                 f"{duration(retention_ms)} (retention.ms). To keep them: `{keep}`",
                 file=sys.stderr,
+            )
+
+    def _check_target(self, producer: semel.Producer) -> None:
+        """Raises `FatalError` where the topic was deleted and created again, in time to abort what went to the new one.
+
+        All has arrived by then: with the topic still there, it has arrived in this one.
+        """
+        producer.flush()
+        if str(self._admin.topic(self._target.name).topic_id) != self._target.topic_id:
+            raise FatalError(
+                f"topic {self._target.name} was deleted and created again meanwhile. The same command sends "
+                "everything to the new one",
+                ErrorCode.UNKNOWN_TOPIC_ID,
             )
 
     def _tell(self, number: int) -> None:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, IsolationLevel, PartitionDescription
 from semel.protocol.arrow import COLUMNS, decode_to_arrow
+from semel.protocol.batch_header import iter_batches
+from semel.protocol.corruption import CorruptBatchError
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError, error_for
-from semel.protocol.ids import NO_LEADER, TopicPartition
+from semel.protocol.ids import NO_LEADER, TopicId, TopicPartition
 from semel.protocol.kafka.fetch import (
     FETCH,
     FETCH_MAX_VERSION,
@@ -101,40 +103,74 @@ class _Fetched:
     buffers: list[memoryview]
 
 
-def read_range(client: ClientCore, tp: TopicPartition, start: int, end: int, options: ReadOptions) -> Iterator[Piece]:
+def read_range(
+    client: ClientCore,
+    tp: TopicPartition,
+    start: int,
+    end: int,
+    options: ReadOptions,
+    topic_id: TopicId | None = None,
+) -> Iterator[Piece]:
     """Yield the records from offset `start` up to before `end` in order, without aborted ones where the isolation level
     is read_committed (L3).
 
-    A piece may have no records: where all that was fetched is markers or aborted. The last one ends at `end`.
+    A piece may have no records: where all that was fetched is markers or aborted. The last one ends at `end`. With a
+    topic id, records of another topic that has got the same name since are never returned.
     Raises `DataLossError` where records are gone, unless that is passed over; `SemelError` where they can't be read.
     """
-    fetcher = _RangeFetcher(client, tp, end, options)
+    fetcher = _RangeFetcher(client, tp, end, options, topic_id)
     future: Future[_Fetched] | None = client.io.submit(fetcher.fetch(start)) if start < end else None
     try:
         while future is not None:
             fetched = future.result(timeout=(options.patience_ms + client.options.api_timeout_ms) / 1000)
             position = min(fetched.next_offset, end)
             future = client.io.submit(fetcher.fetch(position)) if position < end else None
-            decoded = decode_to_arrow(
-                fetched.buffers,
-                topic=tp.topic,
-                partition=tp.partition,
-                columns=options.columns,
-                first_offset=fetched.first_offset,
-                end_offset=end,
-                check_crc=options.check_crc,
-            )
-            yield Piece(decoded, position, sum(map(len, fetched.buffers)))
+            yield from _decoded(tp, fetched, position, end, options)
     finally:
         if future is not None:
             future.cancel()
 
 
+def _decoded(
+    tp: TopicPartition, fetched: _Fetched, next_offset: int, end: int, options: ReadOptions
+) -> Iterator[Piece]:
+    """Yield what was fetched as one piece, or where it is too large uncompressed, each of its batches as one."""
+
+    def decoded(buffers: Sequence[memoryview]) -> pyarrow.RecordBatch:
+        return decode_to_arrow(
+            buffers,
+            topic=tp.topic,
+            partition=tp.partition,
+            columns=options.columns,
+            first_offset=fetched.first_offset,
+            end_offset=end,
+            check_crc=options.check_crc,
+        )
+
+    try:
+        whole = decoded(fetched.buffers)
+    except CorruptBatchError:  # too large together, or one of them is broken
+        batches = [
+            (buffer[header.position : header.position + header.size_bytes], header.last_offset + 1)
+            for buffer in fetched.buffers
+            for header in iter_batches(buffer)
+        ]
+        if len(batches) == 1:
+            raise
+        for number, (batch, behind) in enumerate(batches, 1):
+            yield Piece(decoded([batch]), next_offset if number == len(batches) else min(behind, end), len(batch))
+    else:
+        yield Piece(whole, next_offset, sum(map(len, fetched.buffers)))
+
+
 class _RangeFetcher:
     """Fetches from one partition. `fetch` runs on the IO thread, one at a time."""
 
-    def __init__(self, client: ClientCore, tp: TopicPartition, end: int, options: ReadOptions) -> None:
+    def __init__(
+        self, client: ClientCore, tp: TopicPartition, end: int, options: ReadOptions, topic_id: TopicId | None
+    ) -> None:
         self._client = client
+        self._topic_id = topic_id
         self._tp = tp
         self._end = end
         self._options = options
@@ -221,6 +257,8 @@ class _RangeFetcher:
         connection = await client.connections.get(node_id)
         version = connection.highest_version(FETCH, FETCH_MIN_VERSION, FETCH_MAX_VERSION)
         topic_id = client.cluster.snapshot.topics[tp.topic].topic_id
+        if self._topic_id is not None and topic_id != self._topic_id:
+            raise options.data_loss(f"topic {tp.topic} was deleted, and another one has its name now")
         item = FetchPartition(
             tp.topic,
             topic_id,

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
 from semel.protocol.arrow import COLUMNS, arrow_schema, import_pyarrow
 from semel.protocol.errors import ErrorCode, FatalError, UsageError
-from semel.protocol.ids import TopicPartition
+from semel.protocol.ids import TopicId, TopicPartition
 from semel.protocol.int_bounds import INT32_MAX
 from semel.sdk.arrow.range_reader import ReadOptions, read_range
 from semel.sdk.transport.client import ClientCore
 from semel.sdk.transport.offset_lookup import list_offsets
-from semel.sdk.transport.options import ClientOptions, check_bool, check_choice, check_int, checked_names
+from semel.sdk.transport.options import ClientOptions, check_bool, check_choice, check_int, check_text, checked_names
 
 if TYPE_CHECKING:
     import pyarrow
@@ -24,6 +24,7 @@ Moment: TypeAlias = "str | datetime | Mapping[int, int] | Mapping[str, int] | No
 
 T = TypeVar("T")
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FETCH_MAX_BYTES: Final = 256 << 20
 
 
@@ -32,18 +33,26 @@ class Scan:
 
     It holds no connection: each time it is read it opens one, and closes it at the end. What it reads is the same each
     time, since the offsets are settled, as long as the log has them. Whatever takes an Arrow stream takes a scan:
-    `pyarrow.table(scan)`, `polars.from_arrow(scan)`, `duckdb.sql("SELECT ... FROM scan")`.
+    `pyarrow.table(scan)`, `polars.DataFrame(scan)`, `duckdb.sql("SELECT ... FROM scan")`.
 
     topic: what is read
+    topic_id: which one it is, of those that have had this name. Records of another one are never returned
     start: where each partition begins, and
     end:   where it ends: the offset after the last. Keep it beside the result of what you read, and begin the next scan
            there: `scan(topic, start=kept)`. JSON makes text of the partitions' numbers; `start` takes that, too.
     """
 
     def __init__(
-        self, topic: str, start: Mapping[int, int], end: Mapping[int, int], client: ClientOptions, how: ReadOptions
+        self,
+        topic: str,
+        topic_id: TopicId,
+        start: Mapping[int, int],
+        end: Mapping[int, int],
+        client: ClientOptions,
+        how: ReadOptions,
     ) -> None:
         self.topic = topic
+        self.topic_id = topic_id
         self.start = dict(start)
         self.end = dict(end)
         self._client = client
@@ -66,7 +75,7 @@ class Scan:
         if number not in self.start:
             raise UsageError(f"{self!r} does not read partition {number}")
         part = {number: self.start[number]}, {number: self.end[number]}
-        return Scan(self.topic, *part, self._client, self._how)
+        return Scan(self.topic, self.topic_id, *part, self._client, self._how)
 
     def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
         """Yield the records, one partition after the other, each in its order.
@@ -87,7 +96,7 @@ class Scan:
         try:
             for number, start in self.start.items():
                 tp = TopicPartition(self.topic, number)
-                for piece in read_range(client, tp, start, self.end[number], self._how):
+                for piece in read_range(client, tp, start, self.end[number], self._how, self.topic_id):
                     positions[number] = piece.next_offset
                     if piece.records.num_rows:
                         yield piece.records, dict(positions)
@@ -113,6 +122,7 @@ def scan(
     start: Moment = "earliest",
     end: Moment = "latest",
     *,
+    topic_id: TopicId | str | None = None,
     bootstrap: str | Sequence[str] | None = None,
     columns: Iterable[str] = COLUMNS,
     isolation: str = "read_committed",
@@ -132,7 +142,10 @@ def scan(
                      later one), or the offset in each partition; partitions that are not named begin at their start,
                      so what a scan's `end` says is where the next one begins, also after the topic has grown
     end:             the same, and exclusive; "latest" (default) is where the log ends now, for `read_committed`
-                     the last stable offset; a scan never waits for more. Partitions that are not named are not read
+                     the last stable offset. What is later is cut to it: a scan never waits for more. Partitions that
+                     are not named are not read
+    topic_id:        what `topic_id` of an earlier scan was: raise `DataLossError` where another topic has the name by
+                     now, so that kept offsets are not taken for its own
     bootstrap:       the address of a node, or several; None: what SEMEL_BOOTSTRAP says, else localhost:9094
     columns:         which, of key, value, topic, partition, offset, timestamp, timestampType (the default) and headers
     isolation:       "read_committed" (default), or "read_uncommitted", with records of open and aborted transactions
@@ -160,7 +173,7 @@ def scan(
         patience_ms=check_int("api_timeout_ms", api_timeout_ms, 1),
         fail_on_data_loss=on_data_loss == "raise",
         check_crc=check_bool("check_crcs", check_crcs),
-        rack=rack,
+        rack=check_text("rack", rack) if rack != "" else "",
     )
     arrow_schema(how.columns)  # says which columns there are, and that pyarrow is needed, before anything is asked
     options = ClientOptions.checked(
@@ -176,10 +189,12 @@ def scan(
         raise UsageError(f"start, {start}, is after end, {end}: nothing is between them")
     client = ClientCore("Scan", options)
     try:
-        begins, ends = _run(client, _settle(client, topic, start, end, how))
+        found, begins, ends = _run(client, _settle(client, topic, start, end, how))
     finally:
         client.close()
-    return Scan(topic, begins, ends, options, how)
+    if topic_id is not None and str(topic_id) != str(found):
+        raise how.data_loss(f"topic {topic} was deleted, and another one has its name now")
+    return Scan(topic, found, begins, ends, options, how)
 
 
 def read(topic: str, start: Moment = "earliest", end: Moment = "latest", **options: Any) -> pyarrow.Table:
@@ -196,7 +211,7 @@ def _run(client: ClientCore, call: Coroutine[Any, Any, T]) -> T:
 
 async def _settle(
     client: ClientCore, topic: str, start: Moment, end: Moment, how: ReadOptions
-) -> tuple[dict[int, int], dict[int, int]]:
+) -> tuple[TopicId, dict[int, int], dict[int, int]]:
     snapshot = await client.cluster.refresh([topic])
     found = snapshot.topics.get(topic)
     if found is None:
@@ -208,8 +223,8 @@ async def _settle(
     begins = await _offsets(client, topic, numbers, "start", start, how)
     ends = await _offsets(client, topic, numbers, "end", end, how)
     begins = {number: begins[number] for number in ends}
+    latest = ends if end == "latest" else await _offsets(client, topic, list(ends), "end", "latest", how)
     if isinstance(start, Mapping):
-        latest = ends if end == "latest" else await _offsets(client, topic, list(ends), "end", "latest", how)
         for number, begin in begins.items():
             if begin <= latest[number]:
                 continue
@@ -217,8 +232,8 @@ async def _settle(
                 what = f"{topic}-{number} ends at offset {latest[number]}, before the {begin} at which to start"
                 raise how.data_loss(what)
             begins[number] = latest[number]
-    ends = {number: max(begins[number], offset) for number, offset in ends.items()}
-    return begins, ends
+    ends = {number: max(begins[number], min(offset, latest[number])) for number, offset in ends.items()}
+    return found.topic_id, begins, ends
 
 
 async def _offsets(
@@ -236,7 +251,8 @@ async def _offsets(
             given |= await _offsets(client, topic, others, name, "earliest", how)
         return dict(sorted(given.items()))
     if isinstance(moment, datetime):
-        wanted = int(moment.timestamp() * 1000)
+        # Rounded up: a record of an earlier millisecond is before it. What is before 1970 means other things.
+        wanted = max(0, -((_EPOCH - moment) // timedelta(milliseconds=1)))
     else:
         wanted = EARLIEST_TIMESTAMP if moment == "earliest" else LATEST_TIMESTAMP
     tps = [TopicPartition(topic, number) for number in numbers]

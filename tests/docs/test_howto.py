@@ -156,3 +156,25 @@ def test_the_queries_and_ranges_of_the_page_about_tables(capsys: pytest.CaptureF
         assert ranges["recent"](broker.bootstrap).read_all().num_rows == 3
         orders = semel.arrow.scan("orders", {0: 1}, {0: 3}, bootstrap=broker.bootstrap)  # noqa: F841 (DuckDB finds it by its name)
         assert duckdb.sql("SELECT decode(value)::JSON ->> 'amount' FROM orders").fetchall() == [("1",), ("2",)]
+
+
+@pytest.mark.slow
+def test_T13_a_topic_whose_beginning_is_deleted_is_copied_from_where_it_begins(tmp_path: Path) -> None:
+    """The program read from offset 0, was sent to the end by its client, and had copied nothing without a word."""
+    program = tmp_path / "copy_topic.py"
+    program.write_text(example("moving-from-kafka.md", "# copy_topic.py"))
+    with Broker() as old, Broker() as new:
+        for broker in (old, new):
+            broker.create_topic("orders", partitions=1)
+        with (
+            semel.Producer(old.bootstrap, transactional_id="orders") as producer,
+            producer.transaction() as transaction,
+        ):
+            for number in range(100):
+                transaction.send("orders", b"%d" % number, partition=0)
+        with semel.Admin(old.bootstrap) as admin:
+            admin.delete_records({semel.TopicPartition("orders", 0): 40})
+        command = [sys.executable, str(program), old.kafka, new.bootstrap, "orders", "0"]
+        for _ in range(2):
+            subprocess.run(command, check=True, capture_output=True, timeout=120)
+        assert values_in(new, "orders", 60) == [b"%d" % number for number in range(40, 100)]

@@ -8,16 +8,20 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner, Result
 
 import semel
+from semel.broker.node import Node
 from semel.cli.common import ExitCode
 from semel.cli.exports import export, importing
 from semel.cli.main import app
+from semel.protocol.batch_builder import encode_batch
 from semel.testing import Broker
 
 Run = Callable[..., Result]
@@ -173,7 +177,7 @@ def test_files_are_ended_at_a_size(broker: Broker, run: Run, topic: str, tmp_pat
     run("export", topic, tmp_path / "out", "--file-bytes", 1 << 20)
     files = sorted((tmp_path / "out" / "partition-0").iterdir())
     assert len(files) >= 2
-    places = [tuple(map(int, path.stem.split("-"))) for path in files]
+    places = [tuple(map(int, path.stem.split("-")[:2])) for path in files]
     assert [begin for begin, _ in places] == [0, *(end for _, end in places[:-1])]
     assert places[-1][1] == 60
     assert sum(pyarrow.parquet.ParquetFile(path).metadata.num_rows for path in files) == 60
@@ -239,9 +243,12 @@ def test_two_exports_do_not_write_to_one_directory(run: Run, topic: str, tmp_pat
         (b'{"version": 1, "topic": "x"}', "does not say what an export says"),
     ],
 )
-def test_a_manifest_that_is_none_is_refused(run: Run, tmp_path: Path, manifest: bytes, told: str) -> None:
+def test_a_manifest_that_is_none_is_refused(
+    broker: Broker, run: Run, tmp_path: Path, manifest: bytes, told: str
+) -> None:
+    broker.create_topic(f"m-{tmp_path.name}", partitions=1)
     (tmp_path / "export.json").write_bytes(manifest)
-    for arguments in (("export", "t", tmp_path), ("import", tmp_path)):
+    for arguments in (("export", f"m-{tmp_path.name}", tmp_path), ("import", tmp_path)):
         failed = run(*arguments)
         assert (failed.exit_code, told in failed.stderr) == (ExitCode.USAGE, True), failed.stderr
 
@@ -262,7 +269,11 @@ def test_spoilt_files_are_named(broker: Broker, run: Run, topic: str, tmp_path: 
     assert f"{path} and {twice} both have offset 1" in failed.stderr
     path.unlink()
     failed = run("import", tmp_path, f"{topic}-copy")
-    assert f"{twice} has offset 0 after 0, and its name says" in failed.stderr
+    assert f"{path.parent} has no file with the offsets 0 to 0" in failed.stderr
+    twice.rename(path)
+    path.write_bytes(next((tmp_path / "partition-1").iterdir()).read_bytes())
+    assert "a record of partition 1" in run("import", tmp_path, f"{topic}-copy").stderr
+    assert not read(broker, f"{topic}-copy")
 
 
 def test_records_that_retention_deleted_before_they_were_written_are_not_passed_over_in_silence(
@@ -303,9 +314,9 @@ def test_E1_an_import_whose_commit_was_not_answered_sends_nothing_twice(
     transactions = importing._Importer._transactions
     given = 0
 
-    def some(self: importing._Importer, number: int, position: int) -> Iterator[object]:
+    def some(self: importing._Importer, *arguments: Any) -> Iterator[object]:
         nonlocal given
-        for one in transactions(self, number, position):
+        for one in transactions(self, *arguments):
             yield one
             given += 1
             if given % 3 == 0:
@@ -316,3 +327,176 @@ def test_E1_an_import_whose_commit_was_not_answered_sends_nothing_twice(
         with broker.drop_commit_answer():
             run("import", tmp_path / "out", copy, "--create")
     assert read(broker, copy) == read(broker, topic)
+
+
+@pytest.mark.parametrize("format_", ["parquet", "json"])
+def test_E1_nothing_is_imported_past_records_that_are_missing(
+    broker: Broker, run: Run, topic: str, tmp_path: Path, format_: str
+) -> None:
+    """They were passed over, and never sent when they were back."""
+    copy = f"{topic}-copy"
+    for first in (0, 20):
+        send(broker, topic, 20, first)
+        run("export", topic, tmp_path, "--format", format_)
+    first_file, last_file = sorted((tmp_path / "partition-0").iterdir())
+    away = tmp_path.with_name(f"{tmp_path.name}-away")
+    for missing in (first_file, last_file, tmp_path / "partition-1"):
+        missing.rename(away)
+        failed = run("import", tmp_path, copy, "--create")
+        assert (failed.exit_code, "has no file with the offsets" in failed.stderr) == (ExitCode.USAGE, True)
+        again = run("export", topic, tmp_path)
+        assert (again.exit_code, "has no file with the offsets" in again.stderr) == (ExitCode.USAGE, True)
+        away.rename(missing)
+    whole = first_file.read_bytes()
+    if format_ == "json":
+        first_file.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
+    else:
+        pyarrow.parquet.write_table(pyarrow.parquet.read_table(first_file)[:-1], first_file)
+    failed = run("import", tmp_path, copy)
+    assert "has 9 records, and its name says 10" in failed.stderr
+    first_file.write_bytes(whole)
+    run("import", tmp_path, copy)
+    assert read(broker, copy) == read(broker, topic)
+
+
+def test_E1_another_topic_of_the_same_name_is_not_taken_for_the_one_that_is_written_or_sent_to(
+    broker: Broker, run: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was: two topics were mixed in one directory, and what was sent again was there twice."""
+    send(broker, topic, 40)
+    run("export", topic, tmp_path / "out")
+    monkeypatch.setattr(importing, "_TRANSACTION_RECORDS", 5)
+    copy = f"{topic}-copy"
+    broker.create_topic(copy, partitions=2)
+    check = importing._Importer._check_target
+    checks: list[None] = []
+
+    def replaced(self: importing._Importer, producer: semel.Producer) -> None:
+        checks.append(None)
+        if len(checks) == 3:
+            broker.delete_topic(copy)
+            broker.create_topic(copy, partitions=2)
+        check(self, producer)
+
+    monkeypatch.setattr(importing._Importer, "_check_target", replaced)
+    failed = run("import", tmp_path / "out", copy)
+    assert (failed.exit_code, "was deleted and created again meanwhile" in failed.stderr) == (ExitCode.REFUSED, True)
+    assert run("import", tmp_path / "out", copy).stderr.endswith(f"sent 40 records to {copy}\n")
+    assert read(broker, copy) == read(broker, topic)
+
+    begin = export._Exporter._begin
+
+    def begun(self: export._Exporter, partition: int) -> object:
+        broker.delete_topic(topic)
+        broker.create_topic(topic, partitions=2)
+        send(broker, topic, 40)
+        return begin(self, partition)
+
+    monkeypatch.setattr(export._Exporter, "_begin", begun)
+    failed = run("export", topic, tmp_path / "mixed")
+    assert (failed.exit_code, "another one has its name now" in failed.stderr) == (ExitCode.REFUSED, True)
+
+
+def test_a_first_export_that_was_cut_off_early_continues(run: Run, topic: str, tmp_path: Path) -> None:
+    """A disk that was full at the first moment made the directory one of something else."""
+    (tmp_path / "export.json.partial").touch()
+    (tmp_path / ".lock").touch()
+    assert run("export", topic, tmp_path).exit_code == 0
+    assert run("export", "no-such-topic", tmp_path / "new").exit_code == ExitCode.REFUSED
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_same_command_continues(broker: Broker, run: Run, topic: str, tmp_path: Path) -> None:
+    send(broker, topic, 10)
+    for said in ("wrote 10 records", "wrote 0 records"):
+        assert run("export", topic, tmp_path, "--since", "1h").stderr.startswith(said)
+    failed = run("export", topic, tmp_path, "--since", "2h")
+    assert "began with --since 1h, and continues where it ended" in failed.stderr
+    assert "later than any time" in run("export", topic, tmp_path / "x", "--since", "999999999999999999").stderr
+
+
+@pytest.mark.parametrize("format_", ["parquet", "json"])
+def test_records_without_a_time_get_that_of_the_import(
+    broker: Broker, run: Run, topic: str, tmp_path: Path, format_: str
+) -> None:
+    begun_ms = int(time.time() * 1000) - 1
+
+    async def from_an_old_client(node: Node) -> None:
+        partition = node.partition(semel.TopicPartition(topic, 0))
+        assert partition is not None
+        for time_ms, value in ((-1, b"old client"), (0, b"long ago")):
+            partition.append_batch(bytearray(encode_batch([(time_ms, None, value, ())])))
+
+    broker._run(from_an_old_client)
+    run("export", topic, tmp_path, "--format", format_)
+    assert run("import", tmp_path, f"{topic}-copy", "--create").exit_code == 0
+    (first, second) = read(broker, f"{topic}-copy")
+    assert first[3].timestamp() * 1000 >= begun_ms  # type: ignore[attr-defined]
+    assert second[3].timestamp() == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "column"),
+    [
+        ("timestamp", pa.array([1], pa.timestamp("ns", tz="UTC"))),
+        ("timestamp", pa.array([1], pa.int64())),
+        ("timestamp", pa.array([None], pa.timestamp("us", tz="UTC"))),
+        ("offset", pa.array([None], pa.int64())),
+        ("offset", pa.array(["0"])),
+        ("value", pa.array([1])),
+        ("headers", pa.array(["x"])),
+    ],
+)
+def test_columns_of_other_types_are_refused(
+    broker: Broker, run: Run, topic: str, tmp_path: Path, name: str, column: pa.Array
+) -> None:
+    with semel.Producer(broker.bootstrap) as producer:
+        producer.send(topic, b"v", partition=0)
+    run("export", topic, tmp_path)
+    (path,) = (tmp_path / "partition-0").iterdir()
+    table = pyarrow.parquet.read_table(path)
+    pyarrow.parquet.write_table(table.set_column(table.schema.get_field_index(name), name, column), path)
+    failed = run("import", tmp_path, f"{topic}-copy", "--create")
+    assert (failed.exit_code, "`semel export` writes" in failed.stderr) == (ExitCode.USAGE, True), failed.stderr
+
+
+@pytest.mark.parametrize(
+    "line", [b"\xff", b"[" * 100_000, b"1" * 5_000, b'{"offset": 0}'], ids=["bytes", "nested", "number", "bare"]
+)
+def test_lines_that_are_none_are_refused(broker: Broker, run: Run, topic: str, tmp_path: Path, line: bytes) -> None:
+    with semel.Producer(broker.bootstrap) as producer:
+        producer.send(topic, b"v", partition=0)
+    run("export", topic, tmp_path, "--format", "json")
+    (path,) = (tmp_path / "partition-0").iterdir()
+    path.write_bytes(line + b"\n")
+    failed = run("import", tmp_path, f"{topic}-copy", "--create")
+    assert (failed.exit_code, str(path) in failed.stderr) == (ExitCode.USAGE, True), failed.stderr
+    assert isinstance(failed.exception, SystemExit)
+
+
+def test_the_time_of_arrival_is_told_of(broker: Broker, run: Run, topic: str, tmp_path: Path) -> None:
+    with semel.Admin(broker.bootstrap) as admin:
+        admin.alter_topic_configs(topic, changes={"message.timestamp.type": "LogAppendTime"})
+    send(broker, topic, 10)
+    run("export", topic, tmp_path)
+    assert "so the times of the export are not kept" in run("import", tmp_path, f"{topic}-copy", "--create").stderr
+
+
+def test_large_records_and_ones_that_compress_well_go_and_come_back(
+    broker: Broker, run: Run, topic: str, tmp_path: Path
+) -> None:
+    size = 12 << 20
+    with semel.Admin(broker.bootstrap) as admin:
+        admin.alter_topic_configs(topic, changes={"max.message.bytes": str(2 * size)})
+    with semel.Producer(broker.bootstrap, compression="zstd", record_bytes_max=2 * size) as producer:
+        producer.send(topic, b"\x01" * size, partition=0)
+        for _ in range(2_000):
+            producer.send(topic, bytes(100_000), partition=1)
+    for format_ in ("parquet", "json"):
+        wrote = run("export", topic, tmp_path / format_, "--format", format_)
+        assert wrote.exit_code == 0, wrote.stderr
+    sent = run("import", tmp_path / "json", f"{topic}-copy", "--create")
+    assert sent.exit_code == 0, sent.stderr
+    end = {semel.TopicPartition(f"{topic}-copy", 0): -1}
+    with semel.Admin(broker.bootstrap) as admin:
+        assert [found.offset for found in admin.list_offsets(end).values()] == [2]

@@ -161,6 +161,51 @@ def test_times_are_those_of_records(broker: Broker, start: Any, end: Any, expect
     assert b"".join(values(semel.arrow.read("times", start, end))) == expected
 
 
+@pytest.mark.parametrize("moment", [datetime.min.replace(tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)])
+def test_times_before_1970_are_the_beginning(orders: str, moment: datetime) -> None:
+    """One of them meant the end, so that everything was passed over."""
+    assert len(values(semel.arrow.read(orders, moment))) == 10
+    assert values(semel.arrow.read(orders, end=moment)) == []
+
+
+def test_a_part_of_a_millisecond_is_not_cut_off(broker: Broker) -> None:
+    broker.create_topic("parts", partitions=1)
+    at = NOON + timedelta(milliseconds=5)
+    with semel.Producer(broker.bootstrap) as producer:
+        producer.send("parts", b"before", timestamp_ms=int(at.timestamp() * 1000))
+    assert values(semel.arrow.read("parts", at)) == [b"before"]
+    assert values(semel.arrow.read("parts", at + timedelta(microseconds=500))) == []
+
+
+def test_an_end_beyond_what_is_there_is_cut_to_it(orders: str) -> None:
+    assert semel.arrow.scan(orders, end={0: 1_000_000, 1: 3}).end == {0: 12, 1: 3}
+
+
+def test_another_topic_of_the_same_name_is_never_read(broker: Broker) -> None:
+    for value in (b"old", b"new"):
+        if value == b"new":
+            broker.delete_topic("again")
+        broker.create_topic("again", partitions=1)
+        with semel.Producer(broker.bootstrap) as producer:
+            producer.send("again", value)
+        if value == b"old":
+            scan = semel.arrow.scan("again")
+    with pytest.raises(semel.arrow.DataLossError, match="another one has its name now"):
+        scan.read_all()
+    with pytest.raises(semel.arrow.DataLossError, match="another one has its name now"):
+        semel.arrow.scan("again", scan.end, topic_id=scan.topic_id)
+    assert values(semel.arrow.scan("again", topic_id=str(semel.arrow.scan("again").topic_id))) == [b"new"]
+
+
+def test_what_compresses_well_is_read_in_pieces(broker: Broker) -> None:
+    """A fetch of 4 MB that becomes more than 128 MiB was called corrupt."""
+    broker.create_topic("zeros", partitions=1)
+    with semel.Producer(broker.bootstrap, compression="zstd") as producer:
+        for _ in range(2_000):
+            producer.send("zeros", bytes(100_000))
+    assert sum(batch.num_rows for batch in semel.arrow.scan("zeros")) == 2_000
+
+
 def test_a_part_reads_one_partition_and_goes_to_another_process(orders: str) -> None:
     scan = semel.arrow.scan(orders)
     part = pickle.loads(pickle.dumps(scan.partition(1)))
