@@ -69,7 +69,7 @@ test: build ## Run all tests that CI runs; WORKERS=3 at once
 	$(BIN)/python -P -m pytest -n $(WORKERS) --dist loadgroup --durations 40
 
 test-long: build ## Run the long ones: chaos, every crash point, fuzzing, all planted faults
-	SEMEL_CHAOS_SECONDS=300 SEMEL_CRASH_POINTS=0 SEMEL_FUZZ_SECONDS=120 SEMEL_MODEL_EXAMPLES=1500 SEMEL_UPGRADE_CLIENTS=all \
+	SEMEL_NEW_EXAMPLES=1 SEMEL_CHAOS_SECONDS=300 SEMEL_CRASH_POINTS=0 SEMEL_FUZZ_SECONDS=120 SEMEL_MODEL_EXAMPLES=1500 SEMEL_UPGRADE_CLIENTS=all \
 		$(BIN)/python -P -m pytest -n 2 --timeout 3000 tests/e2e tests/property tests/compat
 	SEMEL_PLANTED_SEEDS=1500 $(BIN)/python -P -m pytest -n 2 --timeout 7200 tests/simulation/test_planted_faults.py
 	$(BIN)/python -P tests/mutants/run.py

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadGroupScheduling
 
 ROOT: Final = Path(__file__).parents[1]
@@ -18,6 +20,12 @@ ONE_WORKER: Final = (
     "tests/unit/project/test_packaging.py",
 )
 """Folders and files whose tests share what is made once: an image with its engine, a Spark session, pages, archives."""
+
+
+# The same examples each time, so that a change is judged by what it changes; `make test-long` looks for new ones.
+settings.register_profile("repeatable", derandomize=True)
+if not os.environ.get("SEMEL_NEW_EXAMPLES"):
+    settings.load_profile("repeatable")
 
 
 class _SharedScheduling(LoadGroupScheduling):
