@@ -119,7 +119,7 @@ compat-streams: build ## Run an application of Kafka Streams while it and its no
 compat-flink: build ## Run a job of Apache Flink while it and its node are killed; SEMEL_FLINK_RECORDS=20000 for more (Java 17, Maven)
 	$(BIN)/python -P -m pytest --timeout 3000 tests/compat/flink
 
-compat-connect: build ## Run Kafka Connect, MirrorMaker 2 and Debezium against a node, and kill them (Java 17, Maven; PostgreSQL)
+compat-connect: build ## Run Kafka Connect, MirrorMaker 2, Debezium and Iceberg's sink against a node, and kill them (Java 17, Maven; PostgreSQL)
 	$(BIN)/python -P -m pytest --timeout 600 tests/compat/connect
 
 compat-python: build ## Run frameworks from PyPI against a node: their processes and the node are killed; what is fetched is in build/frameworks

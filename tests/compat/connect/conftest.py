@@ -1,4 +1,4 @@
-"""Tests with Kafka Connect, MirrorMaker 2 and Debezium. They take minutes: `make compat-connect` alone runs them."""
+"""Tests with Kafka Connect and its connectors. They take minutes: `make compat-connect` alone runs them."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 Maven takes the broker, the clients and the tools of one release, with all they depend on, from where it is set up to
 take things from, checks its checksums, and copies them to build/java/VERSION. The second time nothing is fetched.
 In the same way, what builds on them is taken to build/java/NAME-VERSION: Spark's connector to Kafka (spark), Kafka
-Streams (streams), Apache Flink with its connector (flink), Kafka Connect with MirrorMaker 2 (connect), and Debezium's
-connector for PostgreSQL (debezium).
+Streams (streams), Apache Flink with its connector (flink), Kafka Connect with MirrorMaker 2 (connect), Debezium's
+connector for PostgreSQL (debezium), and Apache Iceberg's sink (iceberg).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ FLINK_POM = ROOT / "tests" / "compat" / "flink" / "pom.xml"
 STREAMS_POM = ROOT / "tests" / "compat" / "streams" / "pom.xml"
 CONNECT_POM = ROOT / "tests" / "compat" / "connect" / "pom.xml"
 DEBEZIUM_POM = ROOT / "tests" / "compat" / "connect" / "debezium.xml"
+ICEBERG_POM = ROOT / "tests" / "compat" / "connect" / "iceberg.xml"
 CACHE = ROOT / "build" / "java"
 
 NEWEST = "4.3.0"
@@ -36,6 +37,8 @@ FLINK, FLINK_CONNECTOR = "2.2.1", "5.0.0-2.2"
 """Apache Flink, and the newest release of its connector to Kafka, which is for this version."""
 DEBEZIUM = "3.6.1.Final"
 """Debezium's connector for PostgreSQL: built for the Kafka Connect of `NEWEST`."""
+ICEBERG, ICEBERG_HADOOP, ICEBERG_SQLITE = "1.12.0", "3.4.3", "3.54.1.0"
+"""Apache Iceberg's sink for Connect, with Hadoop's client, which writes its files, and SQLite for its catalog."""
 JAVA_VERSION_MIN = 17
 MAVEN_TIMEOUT_S = 600
 
@@ -87,6 +90,12 @@ def connect_jars(version: str = NEWEST) -> Path:
 def debezium_jars(version: str = DEBEZIUM) -> Path:
     """Return the folder with Debezium's connector for PostgreSQL, as a plugin of Connect. Raises `JavaMissingError`."""
     return fetched_jars(f"Debezium {version}", DEBEZIUM_POM, f"debezium-{version}", {"debezium.version": version})
+
+
+def iceberg_jars(version: str = ICEBERG) -> Path:
+    """Return the folder with Apache Iceberg's sink, as a plugin of Connect. Raises `JavaMissingError`."""
+    properties = {"iceberg.version": version, "hadoop.version": ICEBERG_HADOOP, "sqlite.version": ICEBERG_SQLITE}
+    return fetched_jars(f"Apache Iceberg's sink {version}", ICEBERG_POM, f"iceberg-{version}", properties)
 
 
 def fetched_jars(what: str, pom: Path, name: str, properties: Mapping[str, str]) -> Path:
