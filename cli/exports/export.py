@@ -273,7 +273,7 @@ class _File:
         self.size_bytes += records.nbytes
 
     def abandon(self) -> None:
-        """Close it as it is, and delete it: the next export writes it anew."""
-        with suppress(Exception):  # what it was to be ended for is told
+        """Close it as it is, and delete it: the next export writes it again."""
+        with suppress(Exception):  # the error that ended the export is the one to show
             self.writer.close()
         self.path.unlink(missing_ok=True)

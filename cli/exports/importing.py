@@ -72,20 +72,19 @@ def import_(
     if manifest is None:
         raise UsageError(f"there is no {directory / MANIFEST}: name a directory that `semel export` has written")
     name = manifest.topic if topic is None else topic
-    with finishing_on_signals():
-        target = _target(name, manifest, bootstrap, create=create)
-        with open_admin(bootstrap) as admin:
-            importer = _Importer(source, manifest, target, compression.value, bootstrap, admin)
-            try:
-                importer.run()
-            except FencedError as error:
-                raise FatalError(
-                    f"another import of {directory} into {name} was started after this one, and goes on", error.code
-                ) from error
-            except KeyboardInterrupt:
-                told = counted(importer.records, "record")
-                print(f"interrupted; sent {told} to {name}. The same command continues", file=sys.stderr)
-                raise
+    with finishing_on_signals(), open_admin(bootstrap) as admin:
+        target = _target(admin, name, manifest, bootstrap, create=create)
+        importer = _Importer(source, manifest, target, compression.value, bootstrap, admin)
+        try:
+            importer.run()
+        except FencedError as error:
+            raise FatalError(
+                f"another import of {directory} into {name} was started after this one, and continues", error.code
+            ) from error
+        except KeyboardInterrupt:
+            told = counted(importer.records, "record")
+            print(f"interrupted; sent {told} to {name}. The same command continues", file=sys.stderr)
+            raise
     if as_json:
         print_json({"topic": name, "records": importer.records, "records_before": importer.records_before})
     else:
@@ -107,31 +106,30 @@ def _time_of(message: Message) -> int | None:
     return None if message.timestamp_ms is None or message.timestamp_ms < 0 else message.timestamp_ms
 
 
-def _target(name: str, manifest: Manifest, bootstrap: str, *, create: bool) -> _Target:
+def _target(admin: semel.Admin, name: str, manifest: Manifest, bootstrap: str, *, create: bool) -> _Target:
     """Return the topic to send to. Raises `FatalError` where there is none, or it has too few partitions."""
-    with open_admin(bootstrap) as admin:
-        try:
-            found = admin.topic(name)
-        except SemelError as error:
-            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-            if not create:
-                raise FatalError(
-                    f"there is no topic {name}. Give --create for one with {counted(manifest.partitions, 'partition')} "
-                    "and the settings of the exported one, or create it with `semel topic create`",
-                    error.code,
-                ) from None
-            found = admin.create_topic(name, partitions=manifest.partitions, configs=dict(manifest.settings))
-            print(f"created topic {name} with {counted(len(found.partitions), 'partition')}", file=sys.stderr)
-        if len(found.partitions) < manifest.partitions:
-            add = command_here(f"semel topic add-partitions {name} --partitions {manifest.partitions}", bootstrap)
+    try:
+        found = admin.topic(name)
+    except SemelError as error:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        if not create:
             raise FatalError(
-                f"{name} has {counted(len(found.partitions), 'partition')}, and what was exported had "
-                f"{manifest.partitions}. Add some with `{add}`, or name another topic",
-                ErrorCode.INVALID_PARTITIONS,
-            )
-        names = ["retention.ms", "cleanup.policy", "message.timestamp.type"]
-        settings = {one.name: one.value for one in admin.topic_configs(name, names)}
+                f"there is no topic {name}. Give --create for one with {counted(manifest.partitions, 'partition')} "
+                "and the settings of the exported one, or create it with `semel topic create`",
+                error.code,
+            ) from None
+        found = admin.create_topic(name, partitions=manifest.partitions, configs=dict(manifest.settings))
+        print(f"created topic {name} with {counted(len(found.partitions), 'partition')}", file=sys.stderr)
+    if len(found.partitions) < manifest.partitions:
+        add = command_here(f"semel topic add-partitions {name} --partitions {manifest.partitions}", bootstrap)
+        raise FatalError(
+            f"{name} has {counted(len(found.partitions), 'partition')}, and what was exported had "
+            f"{manifest.partitions}. Add some with `{add}`, or name another topic",
+            ErrorCode.INVALID_PARTITIONS,
+        )
+    names = ["retention.ms", "cleanup.policy", "message.timestamp.type"]
+    settings = {one.name: one.value for one in admin.topic_configs(name, names)}
     if settings["message.timestamp.type"] == "LogAppendTime":
         print(
             f"warning: {name} gives records the time at which they arrive (message.timestamp.type), so the times of "
@@ -226,6 +224,7 @@ class _Importer:
                 if len(messages) >= _TRANSACTION_RECORDS or size_bytes >= _TRANSACTION_BYTES:
                     yield messages, next_offset
                     messages, size_bytes = [], 0
+            next_offset = file.next_offset  # what follows its last record are markers
         if messages:
             yield messages, next_offset
 

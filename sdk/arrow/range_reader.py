@@ -29,7 +29,7 @@ from semel.protocol.kafka.fetch import (
     FetchRequest,
     FetchResponse,
 )
-from semel.sdk.consumer.fetched import FetchedChunk, whole_batches
+from semel.sdk.consumer.fetched import FetchedChunk, UnreadableBatchError, whole_batches
 from semel.sdk.transport.client import ClientCore
 from semel.sdk.transport.offset_lookup import list_offsets
 
@@ -84,6 +84,10 @@ class ReadOptions:
         error.what = what
         return error
 
+    def another_topic(self, topic: str) -> DataLossError:
+        """Return the error for a topic that was deleted and created again."""
+        return self.data_loss(f"topic {topic} was deleted, and another one has its name now")
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -134,7 +138,10 @@ def read_range(
 def _decoded(
     tp: TopicPartition, fetched: _Fetched, next_offset: int, end: int, options: ReadOptions
 ) -> Iterator[Piece]:
-    """Yield what was fetched as one piece, or where it is too large uncompressed, each of its batches as one."""
+    """Yield what was fetched as one piece, or where it is too large uncompressed, each of its batches as one.
+
+    Raises `UnreadableBatchError` for a batch that is broken or too large alone, after those before it.
+    """
 
     def decoded(buffers: Sequence[memoryview]) -> pyarrow.RecordBatch:
         return decode_to_arrow(
@@ -150,15 +157,15 @@ def _decoded(
     try:
         whole = decoded(fetched.buffers)
     except CorruptBatchError:  # too large together, or one of them is broken
-        batches = [
-            (buffer[header.position : header.position + header.size_bytes], header.last_offset + 1)
-            for buffer in fetched.buffers
-            for header in iter_batches(buffer)
-        ]
-        if len(batches) == 1:
-            raise
-        for number, (batch, behind) in enumerate(batches, 1):
-            yield Piece(decoded([batch]), next_offset if number == len(batches) else min(behind, end), len(batch))
+        batches = [(buffer, header) for buffer in fetched.buffers for header in iter_batches(buffer)]
+        for number, (buffer, header) in enumerate(batches, 1):
+            batch = buffer[header.position : header.position + header.size_bytes]
+            try:
+                records = decoded([batch])
+            except CorruptBatchError as error:
+                raise UnreadableBatchError(tp, header.base_offset, header.last_offset, error.message) from error
+            behind = next_offset if number == len(batches) else min(header.last_offset + 1, end)
+            yield Piece(records, behind, len(batch))
     else:
         yield Piece(whole, next_offset, sum(map(len, fetched.buffers)))
 
@@ -258,7 +265,7 @@ class _RangeFetcher:
         version = connection.highest_version(FETCH, FETCH_MIN_VERSION, FETCH_MAX_VERSION)
         topic_id = client.cluster.snapshot.topics[tp.topic].topic_id
         if self._topic_id is not None and topic_id != self._topic_id:
-            raise options.data_loss(f"topic {tp.topic} was deleted, and another one has its name now")
+            raise options.another_topic(tp.topic)
         item = FetchPartition(
             tp.topic,
             topic_id,

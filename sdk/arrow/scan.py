@@ -189,11 +189,9 @@ def scan(
         raise UsageError(f"start, {start}, is after end, {end}: nothing is between them")
     client = ClientCore("Scan", options)
     try:
-        found, begins, ends = _run(client, _settle(client, topic, start, end, how))
+        found, begins, ends = _run(client, _settle(client, topic, topic_id, start, end, how))
     finally:
         client.close()
-    if topic_id is not None and str(topic_id) != str(found):
-        raise how.data_loss(f"topic {topic} was deleted, and another one has its name now")
     return Scan(topic, found, begins, ends, options, how)
 
 
@@ -210,7 +208,7 @@ def _run(client: ClientCore, call: Coroutine[Any, Any, T]) -> T:
 
 
 async def _settle(
-    client: ClientCore, topic: str, start: Moment, end: Moment, how: ReadOptions
+    client: ClientCore, topic: str, topic_id: TopicId | str | None, start: Moment, end: Moment, how: ReadOptions
 ) -> tuple[TopicId, dict[int, int], dict[int, int]]:
     snapshot = await client.cluster.refresh([topic])
     found = snapshot.topics.get(topic)
@@ -219,6 +217,8 @@ async def _settle(
             f"there is no topic {topic!r} to read; `semel topic list` shows those that there are",
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         )
+    if topic_id is not None and str(topic_id) != str(found.topic_id):
+        raise how.another_topic(topic)
     numbers = list(range(len(found.partitions)))
     begins = await _offsets(client, topic, numbers, "start", start, how)
     ends = await _offsets(client, topic, numbers, "end", end, how)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from committed_values import values_by_librdkafka
-from connect_workers import CONNECT_PAGE, Worker, distributed_settings, page_connector, page_settings
+from connect_workers import CONNECT_PAGE, Worker, distributed_settings, page_connector, page_settings, running_workers
 from kafka_tools import KafkaTools
 from node_processes import node_processes, wait_for
 
@@ -65,14 +65,8 @@ def file_connectors(tools: KafkaTools) -> Path:
 def workers(connect_tools: KafkaTools, node: NodeProcess, tmp_path: Path) -> Iterator[list[Worker]]:
     """Two workers of one group, that of the page."""
     settings = distributed_settings(node.kafka_address, file_connectors(connect_tools))
-    both = [Worker(connect_tools, tmp_path, f"worker-{number}", settings) for number in range(2)]
-    try:
-        for worker in both:
-            worker.start()
+    with running_workers(connect_tools, tmp_path, settings) as both:
         yield both
-    finally:
-        for worker in both:
-            worker.kill()
 
 
 class Topic:

@@ -14,7 +14,7 @@ import kafka_jars
 import psycopg
 import pytest
 from committed_values import messages_by_librdkafka
-from connect_workers import CONNECT_PAGE, Worker, distributed_settings, page_connector
+from connect_workers import CONNECT_PAGE, Worker, distributed_settings, page_connector, plugin_path, running_workers
 from kafka_tools import KafkaTools
 from postgresql_process import PostgresqlMissingError, running_postgresql
 
@@ -104,19 +104,10 @@ def changes(postgresql_port: int) -> Iterator[Changes]:
 
 @pytest.fixture
 def worker(connect_tools: KafkaTools, node: NodeProcess, tmp_path: Path) -> Iterator[Worker]:
-    try:
-        plugins = kafka_jars.debezium_jars()
-    except kafka_jars.JavaMissingError as error:
-        pytest.skip(str(error))
-    (tmp_path / "plugins").mkdir()
-    (tmp_path / "plugins" / "debezium-connector-postgres").symlink_to(plugins)
-    settings = distributed_settings(node.kafka_address, tmp_path / "plugins")
-    worker = Worker(connect_tools, tmp_path, "worker", settings)
-    try:
-        worker.start()
+    plugins = plugin_path(tmp_path, "debezium-connector-postgres", kafka_jars.debezium_jars)
+    settings = distributed_settings(node.kafka_address, plugins)
+    with running_workers(connect_tools, tmp_path, settings, count=1) as (worker,):
         yield worker
-    finally:
-        worker.kill()
 
 
 def changes_in_topic(node: NodeProcess) -> list[Change]:

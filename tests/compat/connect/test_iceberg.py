@@ -17,7 +17,7 @@ import kafka_jars
 import pyarrow.parquet
 import pytest
 from committed_values import decided, values_by_librdkafka
-from connect_workers import CONNECT_PAGE, Worker, distributed_settings, page_connector
+from connect_workers import CONNECT_PAGE, Worker, distributed_settings, page_connector, plugin_path, running_workers
 from kafka_tools import KafkaTools
 
 import semel
@@ -96,7 +96,7 @@ class Lake:
         return [number for table in tables for number in table["number"].to_pylist()]
 
     def left_behind(self) -> set[Path]:
-        """Return files of rows that no snapshot has: whoever wrote them was killed."""
+        """Return files of rows that no snapshot has: their writer was killed."""
         return set(self.folder.rglob("*.parquet")) - set(self._files())
 
     def settings(self) -> dict[str, str]:
@@ -149,21 +149,9 @@ def orders(node: NodeProcess) -> Iterator[Orders]:
 
 @pytest.fixture
 def workers(connect_tools: KafkaTools, node: NodeProcess, tmp_path: Path) -> Iterator[list[Worker]]:
-    try:
-        plugin = kafka_jars.iceberg_jars()
-    except kafka_jars.JavaMissingError as error:
-        pytest.skip(str(error))
-    (tmp_path / "plugins").mkdir()
-    (tmp_path / "plugins" / "iceberg").symlink_to(plugin)
-    settings = distributed_settings(node.kafka_address, tmp_path / "plugins")
-    both = [Worker(connect_tools, tmp_path, f"worker-{number}", settings) for number in range(2)]
-    try:
-        for worker in both:
-            worker.start()
+    plugins = plugin_path(tmp_path, "iceberg", kafka_jars.iceberg_jars)
+    with running_workers(connect_tools, tmp_path, distributed_settings(node.kafka_address, plugins)) as both:
         yield both
-    finally:
-        for worker in both:
-            worker.kill()
 
 
 def test_E1_each_record_is_in_the_iceberg_table_once_while_workers_and_the_node_are_killed(

@@ -9,11 +9,13 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kafka_jars import ROOT
+import pytest
+from kafka_jars import ROOT, JavaMissingError
 from kafka_tools import KafkaTools
 from node_processes import wait_for
 
@@ -68,6 +70,32 @@ def distributed_settings(kafka_address: str, plugin_path: Path) -> dict[str, obj
     """Return the settings of docs/how-to/kafka-connect.md for the workers of a group."""
     page = page_settings(CONNECT_PAGE, "distributed.properties")
     return {**page, **QUICK, "bootstrap.servers": kafka_address, "plugin.path": plugin_path}
+
+
+def plugin_path(folder: Path, name: str, jars: Callable[[], Path]) -> Path:
+    """Return a folder with one plugin in it, for `plugin.path`. Skips the test where its jars can't be had."""
+    try:
+        fetched = jars()
+    except JavaMissingError as error:
+        pytest.skip(str(error))
+    (folder / "plugins").mkdir()
+    (folder / "plugins" / name).symlink_to(fetched)
+    return folder / "plugins"
+
+
+@contextmanager
+def running_workers(
+    tools: KafkaTools, folder: Path, settings: Mapping[str, object], count: int = 2
+) -> Iterator[list[Worker]]:
+    """Run the workers of one group; they are killed at the end."""
+    workers = [Worker(tools, folder, f"worker-{number}", settings) for number in range(count)]
+    try:
+        for worker in workers:
+            worker.start()
+        yield workers
+    finally:
+        for worker in workers:
+            worker.kill()
 
 
 def write_properties(path: Path, settings: Mapping[str, object]) -> Path:

@@ -143,7 +143,7 @@ def test_E1_an_import_continues_with_what_was_exported_since(
     assert run("import", tmp_path / "out", copy, "--create").stderr.endswith(f"sent 80 records to {copy}\n")
 
 
-def test_E1_an_export_that_is_cut_off_begins_its_file_anew(
+def test_E1_an_export_that_is_cut_off_begins_its_file_again(
     broker: Broker, run: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(broker, topic, 60)
@@ -500,3 +500,45 @@ def test_large_records_and_ones_that_compress_well_go_and_come_back(
     end = {semel.TopicPartition(f"{topic}-copy", 0): -1}
     with semel.Admin(broker.bootstrap) as admin:
         assert [found.offset for found in admin.list_offsets(end).values()] == [2]
+
+
+@pytest.mark.parametrize("format_", ["parquet", "json"])
+def test_D1_a_file_has_its_name_when_it_is_on_the_disk_and_not_before(
+    broker: Broker, run: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    """The names say how far the export has come: after a power cut, too."""
+    sync, replace = os.fsync, Path.replace
+    synced: set[tuple[int, int]] = set()
+    renamed: list[str] = []
+
+    def noting_sync(descriptor: int) -> None:
+        sync(descriptor)
+        found = os.fstat(descriptor)
+        synced.add((found.st_ino, found.st_size))
+
+    def noting_replace(self: Path, target: Path) -> Path:
+        found = self.stat()
+        assert (found.st_ino, found.st_size) in synced, "its last bytes were not on the disk"
+        renamed.append(target.name)
+        return replace(self, target)
+
+    send(broker, topic, 20)
+    monkeypatch.setattr(os, "fsync", noting_sync)
+    monkeypatch.setattr(Path, "replace", noting_replace)
+    assert run("export", topic, tmp_path, "--format", format_).exit_code == 0
+    assert [name for name in renamed if name != "export.json"] == [
+        path.name for path in sorted(tmp_path.glob("partition-*/*"))
+    ]
+    for number in (0, 1):
+        assert (tmp_path / f"partition-{number}").stat().st_ino in {inode for inode, _ in synced}
+
+
+def test_an_import_does_not_read_again_what_is_done(
+    broker: Broker, run: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the last record of a file are the markers of transactions, which made it look as if there were more."""
+    send(broker, topic, 20)
+    run("export", topic, tmp_path)
+    run("import", tmp_path, f"{topic}-copy", "--create")
+    monkeypatch.setattr(importing, "read_file", None)
+    assert run("import", tmp_path, f"{topic}-copy").stderr.startswith("sent 0 records")

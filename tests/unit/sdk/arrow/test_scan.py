@@ -21,7 +21,9 @@ import pytest
 import semel
 import semel.aio
 import semel.arrow
+from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import ErrorCode, FatalError, UsageError
+from semel.sdk.arrow.range_reader import ReadOptions, _decoded, _Fetched
 from semel.testing import Broker
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -300,3 +302,15 @@ def test_a_reader_that_is_dropped_half_way_leaves_no_thread(orders: str) -> None
     assert threading.active_count() > before
     del batches
     assert threading.active_count() == before
+
+
+def test_a_batch_that_is_broken_is_named_after_those_before_it() -> None:
+    good, bad = (bytearray(encode_batch([(0, None, value, ())], base_offset=n)) for n, value in enumerate((b"a", b"b")))
+    bad[-1] ^= 1
+    fetched = _Fetched(0, 2, [memoryview(good + bad)])
+    pieces = _decoded(semel.TopicPartition("t", 3), fetched, 2, 2, ReadOptions())
+    piece = next(pieces)
+    assert (piece.records.column("value").to_pylist(), piece.next_offset) == ([b"a"], 1)
+    with pytest.raises(semel.UnreadableBatchError, match="t-3 can't be read at offset 1") as failure:
+        next(pieces)
+    assert (failure.value.tp, failure.value.first_offset) == (semel.TopicPartition("t", 3), 1)
