@@ -191,19 +191,25 @@ class _Importer:
             for messages, next_offset in self._transactions(number, files, position):
                 self._warn_of_retention(messages[0].timestamp_ms)
                 sent += len(messages)
-                with producer.transaction(
-                    token=str(next_offset), payload=b"%d" % sent, sequence=next_offset
-                ) as transaction:
-                    for message in messages:
-                        transaction.send(
-                            self._target.name,
-                            message.value,
-                            key=message.key,
-                            headers=message.headers,
-                            partition=number,
-                            timestamp_ms=_time_of(message),
-                        )
-                    self._check_target(producer)
+                try:
+                    with producer.transaction(
+                        token=str(next_offset), payload=b"%d" % sent, sequence=next_offset
+                    ) as transaction:
+                        for message in messages:
+                            transaction.send(
+                                self._target.name,
+                                message.value,
+                                key=message.key,
+                                headers=message.headers,
+                                partition=number,
+                                timestamp_ms=_time_of(message),
+                            )
+                        self._check_target(producer)
+                except SemelError as error:
+                    # Sent in the moment between the two, it was told that there is no such topic.
+                    if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                        self._refuse_another()
+                    raise
                 self.records += len(messages)
                 self._tell(number)
 
@@ -249,6 +255,9 @@ class _Importer:
         All has arrived by then: with the topic still there, it has arrived in this one.
         """
         producer.flush()
+        self._refuse_another()
+
+    def _refuse_another(self) -> None:
         if str(self._admin.topic(self._target.name).topic_id) != self._target.topic_id:
             raise FatalError(
                 f"topic {self._target.name} was deleted and created again meanwhile. The same command sends "
