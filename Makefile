@@ -69,8 +69,8 @@ test: build ## Run all tests that CI runs; WORKERS=3 at once
 	$(BIN)/python -P -m pytest -n $(WORKERS) --dist loadgroup --durations 40
 
 test-long: build ## Run the long ones: chaos, every crash point, fuzzing, all planted faults
-	SEMEL_NEW_EXAMPLES=1 SEMEL_CHAOS_SECONDS=300 SEMEL_CRASH_POINTS=0 SEMEL_FUZZ_SECONDS=120 SEMEL_MODEL_EXAMPLES=1500 SEMEL_UPGRADE_CLIENTS=all \
-		$(BIN)/python -P -m pytest -n 2 --timeout 3000 tests/e2e tests/property tests/compat
+	EVERY_TEST=1 SEMEL_NEW_EXAMPLES=1 SEMEL_CHAOS_SECONDS=300 SEMEL_CRASH_POINTS=0 SEMEL_FUZZ_SECONDS=120 SEMEL_MODEL_EXAMPLES=1500 SEMEL_UPGRADE_CLIENTS=all \
+		$(BIN)/python -P -m pytest -n 2 --timeout 3000 tests/e2e tests/property tests/compat tests/containers tests/simulation tests/unit/cluster
 	SEMEL_PLANTED_SEEDS=1500 $(BIN)/python -P -m pytest -n 2 --timeout 7200 tests/simulation/test_planted_faults.py
 	$(BIN)/python -P tests/mutants/run.py
 
@@ -89,7 +89,7 @@ test-s3: build ## Run nodes on S3 servers of other projects, which are killed (S
 	SEMEL_S3_SERVERS=1 $(BIN)/python -P -m pytest -rs --timeout 900 tests/e2e/test_s3_servers.py
 
 test-spark: build ## Run all tests with Spark, also the long ones: large values, many partitions and tasks, every wrong option
-	SEMEL_SPARK_LONG=1 $(BIN)/python -P -m pytest --timeout 2000 tests/spark
+	EVERY_TEST=1 SEMEL_SPARK_LONG=1 $(BIN)/python -P -m pytest --timeout 2000 tests/spark
 
 simulate: build ## Run simulated worlds: SEEDS=1000 FIRST=0 JOBS=, or one with SEED=17, whose faults are shortened; WORLD=cluster or transactions: three nodes; STOP_AT=5 failures
 	PYTHONPATH=tests:tests/support/pipelines:tests/support/clients $(BIN)/python -P -m simulation $(if $(WORLD),--world $(WORLD)) $(if $(PATIENCE),--patience $(PATIENCE)) \

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from drawn_tests import leave_others_out
 from hypothesis import settings
 from xdist.scheduler import LoadGroupScheduling
 
@@ -47,6 +48,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="",
         help="where the test of the console in a browser saves pictures",
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    leave_others_out(config, items)
 
 
 def pytest_sessionstart() -> None:

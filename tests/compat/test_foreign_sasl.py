@@ -59,6 +59,7 @@ def test_a_user_writes_and_reads(node: LiveNode, authority: Authority | None, cl
     assert roundtrip(client, str(node.node.kafka_address), mechanism, PASSWORD, ca) == VALUES
 
 
+@pytest.mark.drawn(1, "wrong passwords and tokens")
 @pytest.mark.parametrize("authority", [False], ids=["sasl"], indirect=True)
 @pytest.mark.parametrize("client", CLIENTS)
 def test_S6_a_wrong_password_gets_nothing(node: LiveNode, client: str) -> None:

@@ -93,6 +93,7 @@ def test_a_client_with_a_token_writes_and_reads(
     assert roundtrip(client, str(node.node.kafka_address), issuer.token(), ca) == VALUES
 
 
+@pytest.mark.drawn(1, "wrong passwords and tokens")
 @pytest.mark.parametrize("authority", [False], ids=["sasl"], indirect=True)
 @pytest.mark.parametrize("client", CLIENTS)
 def test_S6_a_wrong_token_gets_nothing(node: LiveNode, issuer: Issuer, client: str) -> None:

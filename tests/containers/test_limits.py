@@ -61,6 +61,7 @@ def numbers_in(node: SemelContainer, topic: str) -> list[int]:
     return found
 
 
+@pytest.mark.drawn(1, "full disks in containers")
 def test_a_nearly_full_disk_refuses_producers_and_serves_everything_else(semel_image: str, small_disk: Volume) -> None:
     node = node_container(semel_image).with_setting("disk.min.free.bytes", 24 * MIB)
     node.with_setting("journal.flush.bytes", 4 * MIB).with_volume_mapping(small_disk.name, DATA, "rw")
@@ -77,6 +78,7 @@ def test_a_nearly_full_disk_refuses_producers_and_serves_everything_else(semel_i
             producer.send("second", b"there is room again").result(60)
 
 
+@pytest.mark.drawn(1, "full disks in containers")
 def test_D1_what_was_acknowledged_survives_a_disk_that_is_full_to_the_last_byte(
     semel_image: str, small_disk: Volume
 ) -> None:

@@ -100,6 +100,7 @@ def test_what_one_node_was_told_any_other_knows_at_once(nodes: NodeProcesses) ->
         wait_for(lambda: deleted.isdisjoint(topic.name for topic in admin.topics()), "the topics are gone")
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("ending", ["kill", "stop", "freeze"])
 def test_clients_that_know_one_address_survive_each_node(nodes: NodeProcesses, ending: str) -> None:
     topic = f"survives-{ending}"

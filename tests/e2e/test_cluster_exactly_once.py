@@ -149,6 +149,7 @@ def strike(nodes: NodeProcesses, how: str, node_id: int) -> None:
         nodes.start(node_id)
 
 
+@pytest.mark.drawn(1, "pipelines on three nodes")
 def test_E1_each_record_is_transformed_once_whichever_node_is_killed_frozen_or_stopped(nodes: NodeProcesses) -> None:
     bootstrap = ",".join(nodes.kafka.values())
     admin = AdminClient({"bootstrap.servers": bootstrap})

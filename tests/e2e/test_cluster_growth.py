@@ -80,6 +80,7 @@ def replicas(nodes: NodeProcesses) -> dict[int, tuple[int, ...]]:
         return {one.partition: one.replicas for one in admin.topic(TOPIC).partitions}
 
 
+@pytest.mark.drawn(1, "clusters that change")
 def test_E1_a_node_comes_and_one_goes_while_transactions_are_written(three: NodeProcesses) -> None:
     """The fourth node gets its share; the second is emptied, stopped and removed; nothing is lost or there twice."""
     nodes = three

@@ -124,6 +124,7 @@ def assert_goes_on(nodes: NodeProcesses, url: str, acknowledged: set[int], trans
             shutil.rmtree(path)  # as an operator may
 
 
+@pytest.mark.drawn(1, "lost metadata")
 def test_R10_R4_D1_all_nodes_stop_when_an_asynchronous_standby_takes_over_and_go_on_when_its_loss_is_accepted(
     tmp_path: Path, pair: PostgresqlPair
 ) -> None:
@@ -171,6 +172,7 @@ def test_R10_R4_D1_all_nodes_stop_when_an_asynchronous_standby_takes_over_and_go
         assert_replicas_are_equal(nodes.data_dir(node_id) for node_id in IDS)
 
 
+@pytest.mark.drawn(1, "lost metadata")
 def test_R10_R4_D1_no_node_starts_on_an_old_backup_of_the_database_before_its_loss_is_accepted(
     tmp_path: Path, server: PostgresqlServer
 ) -> None:

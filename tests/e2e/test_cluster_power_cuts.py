@@ -51,6 +51,7 @@ def powerless_nodes(folder: Path, **settings: Any) -> Iterator[PowerlessNodes]:
     assert_replicas_are_equal(nodes.data_dir(node_id) for node_id in IDS)
 
 
+@pytest.mark.drawn(1, "power cuts")
 @pytest.mark.parametrize("clients", list(Clients), ids=lambda clients: clients.name.lower())
 def test_D1_E1_nothing_is_lost_when_one_two_or_all_three_lose_power(tmp_path: Path, clients: Clients) -> None:
     with powerless_nodes(tmp_path / "cluster") as nodes, cluster_run(nodes, tmp_path, "cut", clients) as run:
@@ -62,6 +63,7 @@ def test_D1_E1_nothing_is_lost_when_one_two_or_all_three_lose_power(tmp_path: Pa
         run.assert_exactly_once()
 
 
+@pytest.mark.drawn(1, "power cuts")
 def test_D1_E1_with_durability_os_one_after_the_other_may_lose_power(tmp_path: Path) -> None:
     settings = {"durability": "os", "log.flush.interval.ms": 3_600_000}
     with powerless_nodes(tmp_path / "cluster", **settings) as nodes, cluster_run(nodes, tmp_path, "cut") as run:

@@ -258,6 +258,7 @@ class Nemesis(threading.Thread):
             self.is_done.set()
 
 
+@pytest.mark.drawn(1, "pipelines on three nodes")
 def test_T12_T13_E5_what_was_committed_is_seen_and_known_whichever_node_writer_or_committer_dies(
     nodes: NodeProcesses, crew: Crew
 ) -> None:
@@ -289,6 +290,7 @@ def assert_known(nodes: NodeProcesses, topic: str, decisions: Mapping[str, Mappi
                 assert places[semel.TopicPartition(topic, 0)].offset == len(decisions[key])
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("how", "phase"),
     [("kill", "committing"), ("freeze", "finished"), ("freeze", "committing")],

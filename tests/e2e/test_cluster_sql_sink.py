@@ -19,6 +19,7 @@ ROUNDS = 1 + int(given("SEMEL_CHAOS_SECONDS", "0")) // 20
 FAULTS = ["worker", "worker", "freeze", "node", "node-freeze", "node-stop"]
 
 
+@pytest.mark.drawn(1, "pipelines on three nodes")
 def test_E1_E3_each_record_is_one_row_while_nodes_are_away_and_sinks_rebalance(tmp_path: Path) -> None:
     """Workers have no names of their own in the group: with each that dies or comes, partitions move.
 

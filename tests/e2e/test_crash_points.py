@@ -22,7 +22,7 @@ from semel.cli.demo.processes import NodeProcess
 from semel.protocol.errors import FatalError
 
 SUPPORT = Path(__file__).parent.parent / "support"
-POINTS = int(given("SEMEL_CRASH_POINTS", "6"))
+POINTS = int(given("SEMEL_CRASH_POINTS", "4"))
 SETTINGS = ["offsets.topic.num.partitions=2", "transaction.state.log.num.partitions=2"]
 STEPS = ("identified", "sent", "offsets sent", "committed")
 

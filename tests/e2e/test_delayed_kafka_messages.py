@@ -287,6 +287,7 @@ def lose_and_repeat_at_random(network: Network, seed: int, count: int, transact:
     assert network.proxy.lost > 5
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_T7_T8_confluent_kafka_through_a_network_that_loses_and_repeats_at_random(network: Network, seed: int) -> None:
@@ -301,6 +302,7 @@ def test_T7_T8_confluent_kafka_through_a_network_that_loses_and_repeats_at_rando
     lose_and_repeat_at_random(network, seed, 40, transact)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("client", ["kafka-python", "aiokafka"])
 def test_T7_T8_other_clients_through_such_a_network(network: Network, client: str) -> None:

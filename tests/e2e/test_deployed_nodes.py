@@ -301,6 +301,7 @@ def receive(nodes: Nodes, count: int) -> list[bytes | None]:
         consumer.close()
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("deploy", [composed, in_pods])
 def test_R4_the_nodes_of_the_files_become_a_whole_cluster_and_are_well_while_others_are_away(
     tmp_path: Path, deploy: Callable[[Path], Any]

@@ -62,6 +62,7 @@ def of_transactions(numbers: int) -> list[str]:
     return [f"{number}.{record}" for number in range(numbers) for record in range(RECORDS)]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_D1_T13_E1_E5_a_killed_program_finds_each_transaction_of_its_log_once_and_whole(

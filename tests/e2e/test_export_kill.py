@@ -63,6 +63,7 @@ def values(node: NodeProcess, topic: str) -> list[list[bytes]]:
     return [scan.partition(number).read_all().column("value").to_pylist() for number in range(PARTITIONS)]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("format_", ["parquet", "json"])
 def test_E1_each_record_is_exported_and_imported_once(node: NodeProcess, tmp_path: Path, format_: str) -> None:

@@ -130,6 +130,7 @@ def are_everywhere(nodes: Machines, *topics: str) -> bool:
         return all(set(one.isr) == {1, 2, 3} for one in found)
 
 
+@pytest.mark.drawn(1, "clusters that change")
 def test_D1_E1_one_node_becomes_three_and_dies_and_nothing_is_lost_or_there_twice(
     machines: Machines, database: PasswordPostgresqlServer, tmp_path: Path
 ) -> None:

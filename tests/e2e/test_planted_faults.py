@@ -16,6 +16,7 @@ def chaos(seed: int, duration_s: float, fault: str, **options: Any) -> Chaos:
     return Chaos(**{"seed": seed, "duration_s": duration_s, "loss": 0, "fault": fault, **QUIET, **options})
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.damages_data("its node has a planted fault, which may lose or tear what it writes")
 @pytest.mark.slow
 @pytest.mark.timeout(240)

@@ -65,6 +65,7 @@ def nodes(tmp_path: Path, older: OlderVersion, postgresql: DatabaseServer) -> It
         running.close()
 
 
+@pytest.mark.drawn(1, "rolling upgrades")
 @pytest.mark.parametrize("clients", CLIENTS)
 def test_E1_nodes_are_replaced_by_a_newer_version_and_nothing_is_lost_or_there_twice(
     nodes: Upgraded, older: OlderVersion, tmp_path: Path, clients: Clients
@@ -91,6 +92,7 @@ def test_E1_nodes_are_replaced_by_a_newer_version_and_nothing_is_lost_or_there_t
         run.assert_exactly_once()
 
 
+@pytest.mark.drawn(1, "rolling upgrades")
 def test_E1_nodes_go_back_to_the_older_version_as_long_as_one_was_not_replaced(
     nodes: Upgraded, older: OlderVersion, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ class Application(threading.Thread):
         self.join(PATIENCE_S)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("database", ["sqlite", POSTGRESQL], indirect=True)

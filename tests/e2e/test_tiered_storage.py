@@ -44,6 +44,7 @@ def local_bytes(nodes: NodeProcesses, topic: str) -> int:
     )
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("clients", list(Clients), ids=lambda clients: clients.name.lower())
 def test_E1_D6_nothing_is_lost_or_there_twice_when_nodes_are_killed(
     tmp_path: Path, s3_url: str, s3_endpoint: str, clients: Clients

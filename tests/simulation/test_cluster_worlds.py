@@ -118,6 +118,7 @@ def test_R4_D1_the_death_of_a_leader_gives_its_partitions_to_others() -> None:
     assert told["acknowledged"] > 100
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "plan",

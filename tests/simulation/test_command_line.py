@@ -58,6 +58,7 @@ def test_a_search_of_planted_faults_takes_the_same_numbers(
     assert "is not a number from" in capsys.readouterr().err
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_who_is_stopped_says_what_was_done(monkeypatch: pytest.MonkeyPatch, signal_number: int) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
@@ -143,6 +144,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("does", "is_told"),
     [

@@ -52,6 +52,7 @@ print(json.dumps([anomalies, done]))
 """
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("is_new", "assignor"), [(True, "uniform"), (True, "range"), (False, "roundrobin"), (False, COOPERATIVE)]
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SEEDS_A_TEST = 4
+SEEDS_A_TEST = 3
 TESTS = 8
 CLUSTER_TESTS = 2
 
@@ -32,6 +32,7 @@ def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProce
     )
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(0, SEEDS_A_TEST * TESTS, SEEDS_A_TEST))
@@ -41,6 +42,7 @@ def test_E1_D1_T3_P1_L1_worlds_full_of_faults_are_clean(first: int) -> None:
     assert f"{SEEDS_A_TEST} seeds, 0 failed" in done.stdout
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(0, SEEDS_A_TEST * CLUSTER_TESTS, SEEDS_A_TEST))
@@ -50,6 +52,7 @@ def test_R1_R3_R4_R5_D1_worlds_with_three_nodes_are_clean(first: int) -> None:
     assert f"{SEEDS_A_TEST} seeds, 0 failed" in done.stdout
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(0, SEEDS_A_TEST * CLUSTER_TESTS, SEEDS_A_TEST))
@@ -59,6 +62,7 @@ def test_E1_T3_T4_L1_G1_O1_worlds_whose_coordinators_move_are_clean(first: int) 
     assert f"{SEEDS_A_TEST} seeds, 0 failed" in done.stdout
 
 
+@pytest.mark.drawn(1, "worlds of diskless topics")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(0, SEEDS_A_TEST * CLUSTER_TESTS, SEEDS_A_TEST))
@@ -68,6 +72,7 @@ def test_E1_D1_R3_R4_P1_L1_worlds_whose_topics_are_diskless_are_clean(first: int
     assert f"{SEEDS_A_TEST} seeds, 0 failed" in done.stdout
 
 
+@pytest.mark.drawn(1, "worlds of diskless topics")
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_E1_D1_R1_R3_P7_worlds_whose_topics_become_diskless_are_clean() -> None:
@@ -76,6 +81,7 @@ def test_E1_D1_R1_R3_P7_worlds_whose_topics_become_diskless_are_clean() -> None:
     assert f"{SEEDS_A_TEST} seeds, 0 failed" in done.stdout
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("world", ["node", "cluster", "transactions", "switching"])
 def test_the_same_seed_does_the_same(world: str) -> None:
     told = {simulate("--seed", "4", "--world", world, hash_seed=hash_seed).stdout for hash_seed in ("0", "1")}

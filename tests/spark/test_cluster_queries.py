@@ -44,6 +44,7 @@ def job(spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
 
 
+@pytest.mark.drawn(3, "kills under Spark")
 def test_E1_E2_a_query_writes_each_row_once_while_leaders_and_coordinators_are_killed_and_frozen(
     job: Job, nodes: NodeProcesses, bootstrap: str
 ) -> None:

@@ -68,6 +68,7 @@ class Strikes:
             )
 
 
+@pytest.mark.drawn(3, "kills under Spark")
 @pytest.mark.parametrize("who", ["leader", "coordinator"])
 def test_E2_E5_a_node_of_three_is_killed_in_each_phase_of_a_batch(
     nodes: NodeProcesses, tmp_path: Path, who: str

@@ -43,6 +43,7 @@ def test_every_block_of_the_page_is_a_cell_or_what_one_prints() -> None:
     assert fences == 2 * (len(cells) + sum(1 for cell in cells if cell.printed))
 
 
+@pytest.mark.drawn(1, "long runs of Spark")
 def test_E2_the_notebook_of_an_etl_prints_what_the_page_says(
     spark: SparkSession, spark_environment: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

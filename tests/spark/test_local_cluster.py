@@ -42,6 +42,7 @@ def job(driver: Driver, bootstrap: str, new_topic: NewTopic, tmp_path: Path) -> 
     driver.settle()
 
 
+@pytest.mark.drawn(3, "kills under Spark")
 def test_E2_a_worker_process_is_killed_while_it_writes(job: Job) -> None:
     job.start("1-0-0-writing")
     victim = job.held("1-0-0-writing")
@@ -75,6 +76,7 @@ def test_E2_an_executor_is_killed_while_it_writes(job: Job) -> None:
     assert job.written_by("read_committed")["1-0-0"] == 0
 
 
+@pytest.mark.drawn(3, "kills under Spark")
 def test_E2_a_batch_write_survives_a_killed_worker_process_and_a_killed_executor(job: Job) -> None:
     job.start_batch_write("0-0-0-writing", "0-1-0-writing")
     worker, executor = job.held("0-0-0-writing"), job.held("0-1-0-writing")
@@ -88,6 +90,7 @@ def test_E2_a_batch_write_survives_a_killed_worker_process_and_a_killed_executor
     assert (committed["0-0-0"], committed["0-1-0"], len(committed)) == (0, 0, 2)
 
 
+@pytest.mark.drawn(3, "kills under Spark")
 def test_E2_a_stage_is_run_again_because_its_input_went_with_an_executor(job: Job) -> None:
     """What a task of the second stage reads is on both executors. A stage that is run again counts attempts from 0."""
     job.start_batch_write("0-0-0-joining", "0-1-0-joining", shuffled=True)
@@ -102,6 +105,7 @@ def test_E2_a_stage_is_run_again_because_its_input_went_with_an_executor(job: Jo
     assert not job.has_outcome("0-0-1"), "the task alone was tried again, not its stage"
 
 
+@pytest.mark.drawn(3, "kills under Spark")
 def test_E2_an_executor_that_is_stopped_and_goes_on_after_the_decision_is_refused(job: Job) -> None:
     job.start("1-0-0-writing")
     zombie = job.held("1-0-0-writing")
@@ -130,6 +134,7 @@ def test_E2_an_executor_that_is_stopped_and_goes_on_after_the_decision_is_refuse
     wait_until(lambda: not any(map(is_alive, stopped)), "the executor that Spark gave up has ended")
 
 
+@pytest.mark.drawn(3, "kills under Spark")
 def test_E2_speculation_each_row_is_there_once_whichever_copy_of_a_task_wins(
     cluster: Cluster, bootstrap: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:

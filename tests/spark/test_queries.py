@@ -113,6 +113,7 @@ def test_a_frame_is_read_with_sparks_types(spark: SparkSession, bootstrap: str, 
     ]
 
 
+@pytest.mark.drawn(3, "kills under Spark")
 def test_E2_a_stream_whose_tasks_die_and_whose_batch_is_repeated_writes_each_row_once(
     spark: SparkSession, bootstrap: str, new_topic: NewTopic, tmp_path: Path
 ) -> None:
@@ -319,6 +320,7 @@ def test_a_query_moves_here_with_the_checkpoint_of_the_kafka_source(
     spark.sql(f"DROP TABLE {name}")
 
 
+@pytest.mark.drawn(1, "long runs of Spark")
 def test_E2_the_driver_is_killed_before_and_after_a_decision(
     spark: SparkSession,
     bootstrap: str,

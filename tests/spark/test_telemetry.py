@@ -47,6 +47,7 @@ def stored_bytes(node: NodeProcess, topic: str) -> list[int]:
     return [header.size_bytes for path in files for header in iter_batches(path.read_bytes()) if not header.is_control]
 
 
+@pytest.mark.drawn(1, "long runs of Spark")
 @pytest.mark.spark
 def test_E4_a_collector_sees_each_batch_from_the_application_to_its_decision_and_what_it_moved(
     spark_environment: Mapping[str, str],

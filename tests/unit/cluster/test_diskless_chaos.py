@@ -148,6 +148,7 @@ def spoil(rows: Database, chance: random.Random, share: float, ends_s: float) ->
     rows._transaction = transaction  # type: ignore[method-assign]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("is_compacted", [False, True])
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))

@@ -48,6 +48,7 @@ def log_of(made: Cluster, node_id: int) -> bytes:
     return b"".join(data for _, data in made.values(node_id, T0))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("killed", [False, True], ids=["", "killed-before-it-follows"])
 @pytest.mark.parametrize("how", ["its tail is gone", "all is gone", "its last batch is broken"])
 def test_R1_D1_a_follower_gets_again_what_its_disk_had_lost(tmp_path: Path, how: str, killed: bool) -> None:

@@ -653,6 +653,7 @@ def test_R5_only_the_leader_of_the_epoch_in_this_run_can_say_so(tmp_path: Path) 
     run(tmp_path, test)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_E1_D1_R3_what_was_acknowledged_is_there_once_whatever_fails_amid_it(

@@ -67,6 +67,7 @@ class World(FaultyCluster):
             assert await self.read(T0, start, committed=committed) == expected
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_E1_D1_D6_R1_what_was_acknowledged_is_there_once_whatever_fails(tmp_path: Path, seed: int) -> None:
