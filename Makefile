@@ -13,7 +13,7 @@ COMPILED := $(shell sed 's|\.|/|g; s|$$|.py|' compiled-modules.txt)
 # Where it is set, each of the hundreds of processes that tests start would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-COMPAT := compat-java compat-streams compat-flink compat-connect compat-python compat-others compat-full
+COMPAT := compat-java compat-streams compat-flink compat-beam compat-connect compat-python compat-others compat-full
 
 .DEFAULT_GOAL := help
 .PHONY: help setup tools build demo demo-cluster demo-diskless demo-spark test test-long test-upgrade test-diskless test-diskless-spark test-s3 test-spark mutants simulate simulate-faults soak record-clients $(COMPAT) docs check audit format wheel lock \
@@ -118,6 +118,9 @@ compat-streams: build ## Run an application of Kafka Streams while it and its no
 
 compat-flink: build ## Run a job of Apache Flink while it and its node are killed; SEMEL_FLINK_RECORDS=20000 for more (Java 17, Maven)
 	$(BIN)/python -P -m pytest --timeout 3000 tests/compat/flink
+
+compat-beam: build ## Run a pipeline of Apache Beam on Flink while it and its node are killed; SEMEL_BEAM_RECORDS=20000 for more (Java 17, Maven)
+	$(BIN)/python -P -m pytest --timeout 3000 tests/compat/beam
 
 compat-connect: build ## Run Kafka Connect, MirrorMaker 2, Debezium and Iceberg's sink against a node, and kill them (Java 17, Maven; PostgreSQL)
 	$(BIN)/python -P -m pytest --timeout 600 tests/compat/connect

@@ -9,7 +9,7 @@ import pytest
 from sound_data import sound_data, sound_module_data, sound_session_data  # noqa: F401  (fixtures)
 
 HERE: Final = Path(__file__).resolve().parent
-ON_REQUEST: Final = ("connect", "flink", "frameworks", "java", "others", "streams")
+ON_REQUEST: Final = ("beam", "connect", "flink", "frameworks", "java", "others", "streams")
 """Folders whose tests fetch much and take minutes: `make compat-java` and its like name them."""
 
 

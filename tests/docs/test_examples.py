@@ -88,6 +88,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 
 
 OF_OTHERS = {
+    "beam.md": {"io.confluent"},
     "flink.md": {"execution.checkpointing.interval", "transaction.timeout.ms"},
     "kafka-streams.md": {
         "application.server",

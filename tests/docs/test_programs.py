@@ -332,6 +332,7 @@ ELSEWHERE = {
     ("docs/moving-from-kafka.md", "# copy_topic.py"): "tests/docs/test_howto.py",
     ("docs/how-to/arrow.md", ""): "tests/docs/test_howto.py",
     ("docs/how-to/serialization.md", ""): "tests/docs/test_serialization.py",
+    ("docs/how-to/beam.md", "semel produce words"): "tests/compat/beam/test_beam.py",
     ("docs/how-to/flink.md", "semel produce words"): "tests/compat/flink/test_flink.py",
     ("docs/how-to/kafka-streams.md", "semel produce lines"): "tests/compat/streams/test_streams.py",
     ("docs/how-to/web-applications.md", ""): "tests/compat/frameworks/test_web_applications.py",

@@ -3,8 +3,8 @@
 Maven takes the broker, the clients and the tools of one release, with all they depend on, from where it is set up to
 take things from, checks its checksums, and copies them to build/java/VERSION. The second time nothing is fetched.
 In the same way, what builds on them is taken to build/java/NAME-VERSION: Spark's connector to Kafka (spark), Kafka
-Streams (streams), Apache Flink with its connector (flink), Kafka Connect with MirrorMaker 2 (connect), Debezium's
-connector for PostgreSQL (debezium), and Apache Iceberg's sink (iceberg).
+Streams (streams), Apache Flink with its connector (flink), Apache Beam with its KafkaIO (beam), Kafka Connect with
+MirrorMaker 2 (connect), Debezium's connector for PostgreSQL (debezium), and Apache Iceberg's sink (iceberg).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 POM = ROOT / "tests" / "compat" / "java" / "pom.xml"
 CONNECTOR_POM = ROOT / "tests" / "compat" / "java" / "spark-connector.xml"
 FLINK_POM = ROOT / "tests" / "compat" / "flink" / "pom.xml"
+BEAM_POM = ROOT / "tests" / "compat" / "beam" / "pom.xml"
 STREAMS_POM = ROOT / "tests" / "compat" / "streams" / "pom.xml"
 CONNECT_POM = ROOT / "tests" / "compat" / "connect" / "pom.xml"
 DEBEZIUM_POM = ROOT / "tests" / "compat" / "connect" / "debezium.xml"
@@ -35,6 +36,8 @@ CONNECTOR = "4.2.0"
 """Spark's connector to Kafka: the newest release on Maven Central when PySpark was at 4.3.0, which runs it."""
 FLINK, FLINK_CONNECTOR = "2.2.1", "5.0.0-2.2"
 """Apache Flink, and the newest release of its connector to Kafka, which is for this version."""
+BEAM, BEAM_FLINK = "2.70.0", "1.19"
+"""Apache Beam with the Flink that it runs on: the newest release whose runner is on Maven Central with all it needs."""
 DEBEZIUM = "3.6.1.Final"
 """Debezium's connector for PostgreSQL: built for the Kafka Connect of `NEWEST`."""
 ICEBERG, ICEBERG_HADOOP, ICEBERG_SQLITE = "1.12.0", "3.4.3", "3.54.1.0"
@@ -80,6 +83,12 @@ def flink_jars(version: str = FLINK, connector: str = FLINK_CONNECTOR) -> Path:
     """Return the folder with the jars of Flink and its connector to Kafka. Raises `JavaMissingError`."""
     properties = {"flink.version": version, "connector.version": connector}
     return fetched_jars(f"Apache Flink {version}", FLINK_POM, f"flink-{version}", properties)
+
+
+def beam_jars(version: str = BEAM) -> Path:
+    """Return the folder with the jars of Beam, its KafkaIO and its runner on Flink. Raises `JavaMissingError`."""
+    properties = {"beam.version": version, "flink.version": BEAM_FLINK, "kafka.version": OLDER}
+    return fetched_jars(f"Apache Beam {version}", BEAM_POM, f"beam-{version}", properties)
 
 
 def connect_jars(version: str = NEWEST) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-_LONG = ("CHAOS", "CRASH", "FLINK", "FUZZ", "MODEL", "S3", "SPARK", "STREAMS", "UPGRADE")
+_LONG = ("BEAM", "CHAOS", "CRASH", "FLINK", "FUZZ", "MODEL", "S3", "SPARK", "STREAMS", "UPGRADE")
 _PREFIXES = tuple(f"SEMEL_{name}_" for name in _LONG)
 _GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(_PREFIXES)}
 

@@ -1,0 +1,114 @@
+"""A pipeline of Apache Beam at work on Flink (`compat/beam/src/NumberingPipeline.java`): its process, and a judge."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flink_runs import JVM, KEYS, NUMBERED, Input
+from java_programs import JavaProcess
+
+import semel
+
+SINK = "numbered-by-beam"
+"""The group in which the sink keeps where each of its shards is, beside the committed offsets."""
+TRANSACTIONS = f"producer_[0-9]+_for_{SINK}"
+
+
+@dataclass
+class Results:
+    """What a reader of committed records has seen of the output. Beam keeps no order, also not within a key."""
+
+    values: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    """How often each was seen: key, reading, number."""
+    seen: int = 0
+
+    def add(self, topic: str, key: bytes, value: bytes) -> None:
+        assert topic == NUMBERED
+        reading, number = value.decode().split()
+        self.values[key.decode(), reading, int(number)] += 1
+        self.seen += 1
+
+    def wrong(self, source: Input) -> list[str]:
+        """Each reading has to be there once, and the numbers of a key once, from 1 on. Empty: right."""
+        readings = Counter[tuple[str, str]]()
+        numbers = Counter[tuple[str, int]]()
+        for (key, reading, number), times in self.values.items():
+            readings[key, reading] += times
+            numbers[key, number] += times
+        wanted = Counter({(f"sensor{number % KEYS}", f"reading{number}"): 1 for number in range(source.count)})
+        due = Counter(
+            {(key, place): 1 for key, values in source.results().items() for place in range(1, len(values) + 1)}
+        )
+        return [
+            f"{of}: {found[of]} times, not {right[of]}"
+            for found, right in ((readings, wanted), (numbers, due))
+            for of in sorted(found.keys() | right.keys())
+            if found[of] != right[of]
+        ]
+
+
+class Pipeline:
+    """The pipeline in a JVM of its own, with Flink in it. Another start begins with the latest complete checkpoint."""
+
+    def __init__(self, folder: Path, jars: Path, classes: Path, kafka: str) -> None:
+        self._folder = folder
+        self._jars = jars
+        self._classes = classes
+        self._kafka = kafka
+        self._process: JavaProcess | None = None
+        self.checkpoints = folder / "checkpoints"
+        self.restored: list[int] = []
+        """The checkpoints that it was started with."""
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        # In one JVM Beam leaves its option savepointPath aside: Flink's own setting has an effect.
+        settings = ""
+        latest = self.latest_checkpoint()
+        if latest is not None:
+            settings = f"execution.savepoint.path: file://{latest}\n"
+            self.restored.append(_number(latest))
+        (self._folder / "flink-conf.yaml").write_text(settings)
+        options = {
+            "runner": "FlinkRunner",
+            "flinkMaster": "[local]",
+            "flinkConfDir": self._folder,
+            "streaming": "true",
+            "parallelism": 2,
+            "checkpointingInterval": 1_000,
+            "externalizedCheckpointsEnabled": "true",
+            "retainExternalizedCheckpointsOnCancellation": "true",
+            "stateBackend": "filesystem",
+            "stateBackendStoragePath": f"file://{self.checkpoints}",
+        }
+        arguments = [self._kafka, "2", SINK, *(f"--{name}={value}" for name, value in options.items())]
+        log = self._folder / "pipeline.log"
+        self._process = JavaProcess(self._jars, self._classes, "NumberingPipeline", *arguments, log=log, jvm=JVM)
+        self._process.start()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def latest_checkpoint(self) -> Path | None:
+        """Return the folder of the latest checkpoint whose metadata was written: others were cut off by a kill."""
+        complete = list(self.checkpoints.glob("*/chk-*/_metadata"))
+        return max(complete, key=lambda path: path.stat().st_mtime_ns).parent if complete else None
+
+    def check(self) -> None:
+        assert self._process is not None
+        assert self._process.is_running, f"the pipeline has ended:\n{self._process.log_tail()}"
+
+    def has_open_transaction(self, admin: semel.Admin, instance: int | None) -> bool:
+        return any(admin.transactions(states=["Ongoing"], pattern=TRANSACTIONS))
+
+
+def _number(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("chk-"))
