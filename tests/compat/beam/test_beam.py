@@ -10,7 +10,7 @@ from pathlib import Path
 
 import kafka_jars
 import pytest
-from beam_runs import SINK, Pipeline, Results
+from beam_runs import SINK, Pipeline, Results, latest_checkpoint, wait_for_checkpoint
 from fed_programs import Fault, Feeder, LiveReader, Run, nodes_in_turn, read_again
 from flink_runs import JVM, NUMBERED, PARTITIONS, READINGS, Input
 from java_programs import JavaProcess, compile_java
@@ -22,6 +22,8 @@ from semel.cli.demo.processes import NodeProcess
 
 RECORDS = int(given("SEMEL_BEAM_RECORDS", "3000"))
 RECORDS_A_FAULT = 2_000
+FIRST = 60
+"""So many are written before the first fault: to every shard of the sink."""
 PAGE = kafka_jars.ROOT / "docs" / "how-to" / "beam.md"
 
 
@@ -82,6 +84,9 @@ def test_E1_each_record_is_numbered_once_while_the_pipeline_and_the_node_are_kil
             pipeline.start()
 
         run = Run(pipeline, reader, feeder, source)
+        feeder.allow(FIRST)
+        run.read_until(lambda results: results.seen >= FIRST, "the first outputs")
+        wait_for_checkpoint(pipeline.checkpoints)
         run.with_faults(chosen([Fault(kill_pipeline), Fault(kill_node), Fault(kill_both)]), admin)
         run.read_until(lambda results: results.seen >= RECORDS, f"{RECORDS} outputs")
         assert pipeline.restored
@@ -112,6 +117,9 @@ def test_E1_each_record_is_numbered_once_while_nodes_of_a_cluster_are_killed(
 
         kill_node = nodes_in_turn(nodes)
         run = Run(pipeline, reader, feeder, source)
+        feeder.allow(FIRST)
+        run.read_until(lambda results: results.seen >= FIRST, "the first outputs")
+        wait_for_checkpoint(pipeline.checkpoints)
         run.with_faults(chosen([kill_node, kill_node, Fault(kill_pipeline)]), admin)
         run.read_until(lambda results: results.seen >= RECORDS, f"{RECORDS} outputs")
         assert reader.results.wrong(source) == []
@@ -129,6 +137,7 @@ def test_the_program_of_the_page_counts_on_from_its_checkpoint(node: NodeProcess
     classes = compile_java(jars, [program], tmp_path / "compiled", lint="-Xlint:none")
     checkpoints, settings = tmp_path / "checkpoints", tmp_path / "settings"
     settings.mkdir()
+    (settings / "flink-conf.yaml").touch()
     arguments = shlex.split(options[1].replace("\\\n", " ").replace("/tmp/count-words", str(checkpoints)))
     arguments[arguments.index("--flinkConfDir=settings")] = f"--flinkConfDir={settings}"
     with semel.Admin(node.bootstrap) as admin:
@@ -151,14 +160,14 @@ def test_the_program_of_the_page_counts_on_from_its_checkpoint(node: NodeProcess
                 return len(counted) >= wanted
 
             wait_for(is_there, "the output of the page's program")
+            wait_for_checkpoint(checkpoints)
         finally:
             process.kill()
 
     with semel.Consumer(node.bootstrap) as reader:
         reader.assign([semel.TopicPartition("counted", 0)])
         run(["once", "once", "again"])
-        complete = [path.parent for path in checkpoints.glob("*/chk-*/_metadata")]
-        latest = max(complete, key=lambda path: int(path.name.removeprefix("chk-")))
+        latest = latest_checkpoint(checkpoints)
         (settings / "flink-conf.yaml").write_text(f"execution.savepoint.path: file://{latest}\n")
         run(["once", "again"])
     assert sorted(value or b"" for value in counted) == [b"again 1", b"again 2", b"once 1", b"once 2", b"once 3"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flink_runs import JVM, KEYS, NUMBERED, Input
 from java_programs import JavaProcess
+from node_processes import wait_for
 
 import semel
 
@@ -71,7 +72,7 @@ class Pipeline:
     def start(self) -> None:
         # In one JVM Beam leaves its option savepointPath aside: Flink's own setting has an effect.
         settings = ""
-        latest = self.latest_checkpoint()
+        latest = latest_checkpoint(self.checkpoints)
         if latest is not None:
             settings = f"execution.savepoint.path: file://{latest}\n"
             self.restored.append(_number(latest))
@@ -97,17 +98,33 @@ class Pipeline:
         if self._process is not None:
             self._process.kill()
 
-    def latest_checkpoint(self) -> Path | None:
-        """Return the folder of the latest checkpoint whose metadata was written: others were cut off by a kill."""
-        complete = list(self.checkpoints.glob("*/chk-*/_metadata"))
-        return max(complete, key=lambda path: path.stat().st_mtime_ns).parent if complete else None
-
     def check(self) -> None:
         assert self._process is not None
         assert self._process.is_running, f"the pipeline has ended:\n{self._process.log_tail()}"
 
     def has_open_transaction(self, admin: semel.Admin, instance: int | None) -> bool:
         return any(admin.transactions(states=["Ongoing"], pattern=TRANSACTIONS))
+
+
+def latest_checkpoint(checkpoints: Path) -> Path | None:
+    """Return the folder of the latest checkpoint whose metadata was written: others were cut off by a kill."""
+    complete = list(checkpoints.glob("*/chk-*/_metadata"))
+    return max(complete, key=lambda path: path.stat().st_mtime_ns).parent if complete else None
+
+
+def wait_for_checkpoint(checkpoints: Path) -> None:
+    """Wait for one that began after the results that are there by now.
+
+    Beam can't continue a shard of its sink that was written to before a checkpoint knew it.
+    """
+    first = latest_checkpoint(checkpoints)
+    begun = 0 if first is None else _number(first)
+
+    def is_there() -> bool:
+        latest = latest_checkpoint(checkpoints)
+        return latest is not None and _number(latest) >= begun + 2
+
+    wait_for(is_there, "a checkpoint that knows the shards of the sink")
 
 
 def _number(checkpoint: Path) -> int:
