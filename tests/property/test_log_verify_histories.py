@@ -27,6 +27,7 @@ from semel.broker.logs.partition import Partition
 from semel.broker.metadata.chain import START
 from semel.broker.metadata.changes import ClusterCreated, PartitionState, TopicCreated
 from semel.broker.metadata.store import METADATA_FILE, MetadataStore, sqlite_url
+from semel.protocol.errors import AbortTransactionError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition, new_topic_id
 from semel.runtime.clock import ManualClock
 from semel.runtime.disk_storage import DiskStorage
@@ -34,6 +35,7 @@ from semel.runtime.inline_executor import InlineExecutor
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = new_topic_id()
+EXPIRATION_MS = 20_000
 DELETED = LogConfig(segment_bytes=900, index_interval_bytes=150, file_delete_delay_ms=0, retention_ms=40_000)
 COMPACTED = LogConfig(
     segment_bytes=900, index_interval_bytes=150, file_delete_delay_ms=0, delete_retention_ms=1_000,
@@ -52,6 +54,8 @@ class History:
         self.epochs: dict[int, int] = {}
         self.sequences: dict[int, int] = {}
         self.open: set[int] = set()
+        self.written_ms: dict[int, int] = {}
+        self.expired: set[int] = set()
         self.leader_epoch = 0
         self.logs = self.start()
         self.logs.create_partition(TP, TOPIC_ID, config)
@@ -66,7 +70,7 @@ class History:
     def start(self) -> LogManager:
         logs = LogManager(
             DiskStorage(), str(self.folder), self.clock,
-            LogManagerConfig(disk_min_free_bytes=0, producer_id_expiration_ms=20_000), executor=InlineExecutor(),
+            LogManagerConfig(disk_min_free_bytes=0, producer_id_expiration_ms=EXPIRATION_MS), executor=InlineExecutor(),
         )  # fmt: skip
         logs.open(lambda tp, topic_id: self.config)
         return logs
@@ -97,6 +101,8 @@ class History:
         elif what < 0.90:
             self.clock.advance(ms=30_000)
             await maintenance.expire_producers()
+            before = self.clock.now_ms() - EXPIRATION_MS
+            self.expired |= {producer_id for producer_id, at in self.written_ms.items() if at <= before}
         elif what < 0.93:
             self.leader_epoch += 1
         else:
@@ -129,12 +135,19 @@ class History:
             return
         transactional = producer_id in self.open or chance.random() < 0.4
         sequence = self.sequences.get(producer_id, 0)
-        log.append(
-            make_batch(
-                records, producer=producer, sequence=sequence, transactional=transactional, timestamp_ms=now_ms
-            ),
-            leader_epoch=self.leader_epoch, now_ms=now_ms, verified=True,
-        )  # fmt: skip
+        batch = make_batch(
+            records, producer=producer, sequence=sequence, transactional=transactional, timestamp_ms=now_ms
+        )
+        try:
+            log.append(batch, leader_epoch=self.leader_epoch, now_ms=now_ms, verified=True)
+        except AbortTransactionError:
+            # Compaction keeps the last batch of those that are known. Of one that was not, a kill brings the epoch
+            # back, by its marker, but not the sequence: it gets another epoch, and begins with 0.
+            assert producer_id in self.expired
+            self.epochs[producer_id], self.sequences[producer_id] = epoch + 1, 0
+            return
+        self.expired.discard(producer_id)
+        self.written_ms[producer_id] = now_ms
         self.sequences[producer_id] = sequence + count
         if transactional:
             self.open.add(producer_id)
