@@ -126,6 +126,7 @@ def read_range(
     future: Future[_Fetched] | None = client.io.submit(fetcher.fetch(start)) if start < end else None
     try:
         while future is not None:
+            client.io.check()  # in a forked child nobody answers
             fetched = future.result(timeout=(options.patience_ms + client.options.api_timeout_ms) / 1000)
             position = min(fetched.next_offset, end)
             future = client.io.submit(fetcher.fetch(position)) if position < end else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pickle
 import threading
 from collections.abc import Iterator
@@ -206,6 +207,28 @@ def test_what_compresses_well_is_read_in_pieces(broker: Broker) -> None:
         for _ in range(2_000):
             producer.send("zeros", bytes(100_000))
     assert sum(batch.num_rows for batch in semel.arrow.scan("zeros")) == 2_000
+
+
+def test_a_forked_child_reads_a_scan_anew_and_does_not_continue_what_was_begun(orders: str) -> None:
+    """It waited two minutes for a thread that it does not have."""
+    scan = semel.arrow.scan(orders, fetch_max_bytes=1)
+    begun = iter(scan)
+    next(begun)
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = "nothing was raised"
+        try:
+            next(begun)
+        except UsageError as error:
+            said = error.message
+        os.write(writable, said.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert "can't be used in its forked child" in os.read(readable, 1000).decode()
+    os.close(readable)
+    os.close(writable)
+    assert next(begun).num_rows
 
 
 def test_a_part_reads_one_partition_and_goes_to_another_process(orders: str) -> None:
