@@ -110,7 +110,7 @@ def test_changes_of_topics_beyond_the_quota_are_refused_and_the_sdk_tries_again(
         await quota(node, controller_mutation_rate=2)
         async with channel_to(node) as channel:
             stub: topics_pb2_grpc.TopicServiceAsyncStub = topics_pb2_grpc.TopicServiceStub(channel)
-            many = topics_pb2.NewTopic(name="many", num_partitions=23, replication_factor=1)
+            many = topics_pb2.NewTopic(name="many", num_partitions=32, replication_factor=1)  # 5 s too many
             made = await stub.CreateTopics(topics_pb2.CreateTopicsRequest(topics=[many]), metadata=ME)
             assert not made.topics[0].error.code
             gone = await stub.DeleteTopics(topics_pb2.DeleteTopicsRequest(topics=["there"]), metadata=ME)
