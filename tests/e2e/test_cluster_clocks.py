@@ -120,7 +120,7 @@ def led_by(nodes: NodesWithClocks, topic: str, node_id: int) -> int:
     return next(number for number in range(len(IDS)) if nodes.leader(topic, number) == node_id)
 
 
-@pytest.mark.drawn(2, "clocks of nodes")
+@pytest.mark.drawn(1, "clocks of nodes")
 def test_E1_each_record_is_transformed_once_whatever_the_nodes_clocks_say(
     nodes: NodesWithClocks, tmp_path: Path
 ) -> None:
@@ -136,7 +136,7 @@ def test_E1_each_record_is_transformed_once_whatever_the_nodes_clocks_say(
         run.assert_exactly_once()
 
 
-@pytest.mark.drawn(2, "clocks of nodes")
+@pytest.mark.drawn(1, "clocks of nodes")
 def test_T9_a_transaction_has_its_time_where_its_coordinator_moves_to_a_clock_that_is_ahead(
     nodes: NodesWithClocks,
 ) -> None:
@@ -155,7 +155,7 @@ def test_T9_a_transaction_has_its_time_where_its_coordinator_moves_to_a_clock_th
     assert read_by_semel(nodes.bootstrap, "moved", 1) == ["one", "two"]
 
 
-@pytest.mark.drawn(2, "clocks of nodes")
+@pytest.mark.drawn(1, "clocks of nodes")
 def test_T9_a_transaction_times_out_where_its_coordinator_moves_to_a_clock_that_is_behind(
     nodes: NodesWithClocks,
 ) -> None:

@@ -80,7 +80,7 @@ def test_D1_R4_a_cluster_survives_the_death_of_its_database_and_of_a_node_after_
     assert everything(bootstrap, "after") == []
 
 
-@pytest.mark.drawn(2, "deaths of the database")
+@pytest.mark.drawn(1, "deaths of the database")
 @pytest.mark.parametrize("clients", [Clients.SEMEL, Clients.CONFLUENT])
 def test_E1_R4_each_record_is_transformed_once_through_the_death_of_the_database_and_of_a_node_after_it(
     nodes: NodeProcesses, pair: PostgresqlPair, tmp_path: Path, clients: Clients
@@ -101,7 +101,7 @@ def test_E1_R4_each_record_is_transformed_once_through_the_death_of_the_database
         run.assert_exactly_once()
 
 
-@pytest.mark.drawn(2, "deaths of the database")
+@pytest.mark.drawn(1, "deaths of the database")
 @pytest.mark.parametrize("clients", [Clients.SEMEL, Clients.CONFLUENT])
 def test_E1_D1_diskless_topics_survive_the_death_of_the_database_that_has_their_records(
     pair: PostgresqlPair, tmp_path: Path, clients: Clients

@@ -114,6 +114,7 @@ def test_E1_a_node_comes_and_one_goes_while_transactions_are_written(three: Node
     wait_for(lambda: listed(nodes).get(2, {}).get("cordoned") is False, "it is a new node, and not cordoned")
 
 
+@pytest.mark.drawn(3, "moves of partitions")
 def test_partitions_are_moved_by_name_and_what_is_wrong_is_said(nodes: NodeProcesses) -> None:
     assert "1 partition is on 3, 1" in succeeds(nodes, "partition", "move", f"{TOPIC}:0", "--to", "3,1")
     wait_for(lambda: replicas(nodes)[0] == (3, 1), "each node knows where it is")
@@ -134,6 +135,7 @@ def test_partitions_are_moved_by_name_and_what_is_wrong_is_said(nodes: NodeProce
     assert (unknown.exit_code, "there is no node 9" in unknown.stderr) == (1, True)
 
 
+@pytest.mark.drawn(3, "moves of partitions")
 def test_a_move_to_a_node_that_is_away_is_begun_listed_and_cancelled(nodes: NodeProcesses) -> None:
     succeeds(nodes, "partition", "move", f"{TOPIC}:1", "--to", "1,3")
     nodes.kill(4)
@@ -168,6 +170,7 @@ def started(nodes: NodeProcesses, *arguments: str) -> Iterator[subprocess.Popen[
             process.kill()
 
 
+@pytest.mark.drawn(3, "moves of partitions")
 def test_a_throttle_is_set_for_the_moves_and_gone_when_they_are_complete(nodes: NodeProcesses) -> None:
     succeeds(nodes, "partition", "move", f"{TOPIC}:3", "--to", "1,2")
     with semel.Producer(nodes.bootstrap) as producer:
@@ -190,6 +193,7 @@ def test_a_throttle_is_set_for_the_moves_and_gone_when_they_are_complete(nodes: 
     assert (wrong.exit_code, "--throttle takes bytes per second, such as 50MB/s" in wrong.stderr) == (2, True)
 
 
+@pytest.mark.drawn(3, "moves of partitions")
 @pytest.mark.parametrize("way", ["cancel", "remove"])
 def test_an_interrupted_command_says_that_its_throttle_stays_and_how_it_is_removed(
     nodes: NodeProcesses, way: str
@@ -219,6 +223,7 @@ def test_an_interrupted_command_says_that_its_throttle_stays_and_how_it_is_remov
     nodes.start(4)
 
 
+@pytest.mark.drawn(3, "moves of partitions")
 def test_the_preferred_replicas_lead_again_after_a_node_was_away(nodes: NodeProcesses) -> None:
     succeeds(nodes, "partition", "move", f"{TOPIC}:2", "--to", "3,1")
     nodes.kill(3)

@@ -148,7 +148,7 @@ def _others(node_id: int) -> list[int]:
     return [other for other in IDS if other != node_id]
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("strike", "clients"),
     [

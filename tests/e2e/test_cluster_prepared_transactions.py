@@ -168,7 +168,7 @@ def assert_timeouts_pass(nodes: NodeProcesses, prepared: Prepared) -> None:
             producer.abort_transaction()
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("commits", [True, False], ids=["commit", "abort"])
 @pytest.mark.parametrize("who", ["coordinator", "leader", "all"])
 def test_T4_T9_another_process_ends_what_is_prepared_on_several_nodes_after_some_were_killed(
@@ -192,7 +192,7 @@ def test_T4_T9_another_process_ends_what_is_prepared_on_several_nodes_after_some
     prepared.assert_goes_on(workers(), decided)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("who", "phase", "commits"),
     [

@@ -46,7 +46,7 @@ def shown(outcome: Outcome) -> str:
     return text.getvalue()
 
 
-@pytest.mark.drawn(2, "demos")
+@pytest.mark.drawn(1, "demos")
 @pytest.mark.postgresql
 def test_E1_a_node_that_is_cut_off_from_postgresql_alone_costs_no_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -72,7 +72,7 @@ def test_E1_a_node_that_is_cut_off_from_postgresql_alone_costs_no_flight(
     assert re.search(r"metadata in +PostgreSQL", said)
 
 
-@pytest.mark.drawn(2, "demos")
+@pytest.mark.drawn(1, "demos")
 def test_E1_without_postgresql_the_metadata_is_in_sqlite_and_a_node_is_frozen_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +83,7 @@ def test_E1_without_postgresql_the_metadata_is_in_sqlite_and_a_node_is_frozen_in
     assert re.search(r"metadata in +SQLite", shown(outcome))
 
 
-@pytest.mark.drawn(2, "demos")
+@pytest.mark.drawn(1, "demos")
 @pytest.mark.postgresql
 def test_D1_nodes_that_start_again_empty_cost_no_flight_and_the_bill_says_what_they_asked(tmp_path: Path) -> None:
     try:
@@ -106,7 +106,7 @@ def test_D1_nodes_that_start_again_empty_cost_no_flight_and_the_bill_says_what_t
     assert re.search(r"about [\d.,<]+ a month \(USD\): ", said)
 
 
-@pytest.mark.drawn(2, "demos")
+@pytest.mark.drawn(1, "demos")
 def test_D1_without_s3_and_postgresql_objects_go_to_a_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

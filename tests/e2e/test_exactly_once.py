@@ -13,7 +13,7 @@ SECONDS = float(given("SEMEL_CHAOS_SECONDS", "20"))
 SEED = int(given("SEMEL_CHAOS_SEED", "1"))
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 @pytest.mark.timeout(280 + SECONDS)
 @pytest.mark.parametrize("clients", list(Clients), ids=lambda clients: clients.name.lower())

@@ -67,6 +67,7 @@ class Killer(threading.Thread):
         self.finished.set()
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_P1_D1_idempotent_records_survive_kills_once_and_in_order(node: NodeProcess, seed: int) -> None:
     killer = Killer(node, seed)

@@ -28,6 +28,7 @@ KILLS = 7
 WITHIN_S = 120.0
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("dies", ["written", "committed"])
 def test_T13_E5_a_gateway_that_is_killed_amid_a_request_and_the_next_gateway_do_it_once(
     tmp_path: Path, dies: str

@@ -31,7 +31,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[s
         yield server.new_database(), server
 
 
-@pytest.mark.drawn(2, "sinks of SQL through kills")
+@pytest.mark.drawn(1, "sinks of SQL through kills")
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("database", DATABASES[:2], indirect=True)
@@ -49,7 +49,7 @@ def test_E3_each_record_is_appended_once_and_in_order_whatever_is_killed(
     check_appended(engine, records)
 
 
-@pytest.mark.drawn(2, "sinks of SQL through kills")
+@pytest.mark.drawn(1, "sinks of SQL through kills")
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("database", DATABASES[1:], indirect=True)
@@ -67,7 +67,7 @@ def test_E3_upserts_leave_the_last_value_of_each_key_whatever_is_killed(
     assert found == last
 
 
-@pytest.mark.drawn(2, "sinks of SQL through kills")
+@pytest.mark.drawn(1, "sinks of SQL through kills")
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("database", DATABASES[:1], indirect=True)

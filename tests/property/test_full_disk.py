@@ -5,10 +5,10 @@ partition goes offline, readers continue (D1, L3), and appends continue once the
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 
 import pytest
+from longer_runs import given
 from simulated_folder import Node, batch, read_all
 
 from semel.broker.log.config import LogConfig
@@ -21,7 +21,7 @@ from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition
 from semel.runtime.inline_executor import InlineExecutor
 from semel.runtime.simulated_storage import SimulatedStorage
 
-SEEDS = int(os.environ.get("SEMEL_MODEL_EXAMPLES", "100")) // 4
+SEEDS = int(given("SEMEL_MODEL_EXAMPLES", "100")) // 4
 STEPS = 60
 CONFIG = LogConfig(segment_bytes=700, segment_ms=1 << 60, retention_ms=-1, index_interval_bytes=100)
 

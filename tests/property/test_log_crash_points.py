@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_model import FOLDER, NOW, make_batch, open_log, read_batches, read_committed
+from longer_runs import examples
 
 from semel.broker.log import producer_snapshot
 from semel.broker.log.cleaner import compact
@@ -124,7 +125,7 @@ def check_derived(log: PartitionLog) -> None:
         assert expected.base_offset <= found_time.offset <= expected.last_offset
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
     crash_at=st.integers(1, 400),
@@ -195,6 +196,7 @@ def run_round(log: PartitionLog, first_dirty_offset: int) -> int:
     return end
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_D4_a_crash_at_any_point_of_compaction_changes_nothing_for_readers(seed: int, power: bool) -> None:
@@ -235,7 +237,7 @@ def test_D4_a_crash_at_any_point_of_compaction_changes_nothing_for_readers(seed:
         assert log.append(make_batch([(b"k", b"v")]), leader_epoch=99, now_ms=NOW).base_offset == end
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 1 << 32), rounds=st.lists(st.integers(0, 40), min_size=1, max_size=5))
 def test_D4_rounds_of_compaction_between_appends_keep_what_readers_see(seed: int, rounds: list[int]) -> None:
     writer = Writer(SimulatedStorage(seed), seed, COMPACTED)

@@ -62,7 +62,7 @@ def told(report: Report) -> str:
 
 @pytest.mark.parametrize("is_alone", [True, False], ids=["alone", "one of several replicas"])
 @pytest.mark.parametrize("which", ["clean", "killed"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 1 << 32))
 def test_D2_verify_says_what_a_start_does(which: str, is_alone: bool, clean: Path, killed: Path, seed: int) -> None:
     """Never ok where a start would fix, lose or refuse something; and where it is ok, all is as it was.

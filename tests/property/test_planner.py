@@ -11,6 +11,7 @@ from math import inf
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from longer_runs import examples
 
 from semel.protocol.ids import TopicPartition
 from semel.sdk.balancing.cost import BYTES_MEAN_MIN, Weights, imbalance
@@ -89,7 +90,7 @@ def racks_of(model: ClusterModel, replicas: tuple[int, ...]) -> int:
     return len({racks[node_id] for node_id in replicas})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(tasks())
 def test_what_must_hold_does_for_each_move(task: tuple[ClusterModel, frozenset[int]]) -> None:
     model, empty = task
@@ -115,7 +116,7 @@ def test_what_must_hold_does_for_each_move(task: tuple[ClusterModel, frozenset[i
     assert made.after == carried_out(model, made).totals()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(tasks())
 def test_no_disk_gets_more_than_nine_tenths_of_what_is_free(task: tuple[ClusterModel, frozenset[int]]) -> None:
     """Nothing that leaves it counts: it may leave last."""
@@ -129,7 +130,7 @@ def test_no_disk_gets_more_than_nine_tenths_of_what_is_free(task: tuple[ClusterM
         assert each.free_bytes is None or got[each.node_id] * 10 <= each.free_bytes * 9
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(tasks())
 def test_emptied_nodes_have_nothing_but_what_the_plan_names(task: tuple[ClusterModel, frozenset[int]]) -> None:
     model, empty = task
@@ -143,7 +144,7 @@ def test_emptied_nodes_have_nothing_but_what_the_plan_names(task: tuple[ClusterM
         event("something stays on a node that is to be emptied")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(tasks(disks=False))
 def test_partitions_are_in_as_many_racks_as_they_can_be(task: tuple[ClusterModel, frozenset[int]]) -> None:
     model, empty = task
@@ -157,7 +158,7 @@ def test_partitions_are_in_as_many_racks_as_they_can_be(task: tuple[ClusterModel
             assert racks_of(model, one.replicas) == min(len(one.replicas), len(possible))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     tasks(),
     st.sampled_from(
@@ -208,7 +209,7 @@ def costs(layout: Layout, model: ClusterModel, weights: Weights) -> float:
     return total
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     clusters(disks=False),
     st.sampled_from([Weights(), Weights(bytes_out=50.0), Weights(copy=0.0, leader_change=0.0, bytes_in=0.0)]),
@@ -243,7 +244,7 @@ def test_a_step_gains_what_the_cluster_gets_less_uneven_less_what_it_costs(
     event(f"steps: {taken}")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(clusters(disks=False), st.data())
 def test_leaders_that_change_places_gain_what_each_does_alone_and_together(
     model: ClusterModel, data: st.DataObject
@@ -284,7 +285,7 @@ def any_step(layout: Layout, data: st.DataObject) -> Step | None:
     return data.draw(st.sampled_from(steps)) if steps else None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(clusters(), st.data())
 def test_a_search_skips_nothing_that_gains(model: ClusterModel, data: st.DataObject) -> None:
     """What is known from the last look says the same as a look at everything."""
@@ -309,7 +310,7 @@ def test_a_search_skips_nothing_that_gains(model: ClusterModel, data: st.DataObj
         event(f"skipped some: {len(all_steps) < len(numbers)}")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(clusters(disks=False))
 def test_replicas_that_change_places_gain_what_both_steps_gain_after_each_other(model: ClusterModel) -> None:
     layout = Layout(model, (), Weights())
@@ -336,7 +337,7 @@ def test_replicas_that_change_places_gain_what_both_steps_gain_after_each_other(
             event("two replicas change places")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(tasks(disks=False), st.sampled_from([Weights(), Weights(copy=0.0, leader_change=0.0)]))
 def test_a_plan_that_is_carried_out_leaves_nothing_to_do(
     task: tuple[ClusterModel, frozenset[int]], weights: Weights
@@ -349,7 +350,7 @@ def test_a_plan_that_is_carried_out_leaves_nothing_to_do(
     assert again.left_alone == made.left_alone
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(clusters(), st.data())
 def test_what_is_hot_makes_no_leader_go_back_and_forth(model: ClusterModel, data: st.DataObject) -> None:
     """Each plan after another is empty or makes the cluster less uneven, also where disks are full."""
@@ -378,7 +379,7 @@ def test_what_is_hot_makes_no_leader_go_back_and_forth(model: ClusterModel, data
         seen.add(model)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(tasks(), st.randoms(use_true_random=False))
 def test_the_order_of_the_description_changes_nothing(
     task: tuple[ClusterModel, frozenset[int]], generator: random.Random

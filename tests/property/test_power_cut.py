@@ -20,6 +20,7 @@ import pytest
 from held_executor import HeldExecutor
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from longer_runs import examples
 
 from semel.broker.log.config import LogConfig
 from semel.broker.log.producer_state import REMEMBERED_BATCHES
@@ -586,7 +587,9 @@ crashes = st.tuples(
 """The mutating operation at which to stop, whether the power goes too, and where recoveries are to be stopped."""
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    deadline=None, max_examples=examples(80), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(
     seed=st.integers(0, 1 << 32),
     chapters=st.lists(st.tuples(st.lists(operations, max_size=25), crashes), min_size=1, max_size=4),

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from longer_runs import examples
 from simulated_folder import Node, append
 
 from semel.broker.log import recovery
@@ -176,7 +177,7 @@ def crashed(seed: int) -> tuple[SimulatedStorage, str]:
     return node.storage, damage(node.storage, rng)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32))
 def test_D1_D2_D3_P7_runs_leave_what_single_batches_leave(seed: int) -> None:
     storage, what = crashed(seed)

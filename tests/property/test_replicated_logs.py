@@ -20,6 +20,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("first", range(0, 5 * SEEDS_A_TEST, SEEDS_A_TEST))
 def test_R1_R3_R4_R5_what_is_committed_is_in_the_log_of_whoever_may_lead(first: int) -> None:
     counts: Counter[str] = Counter()

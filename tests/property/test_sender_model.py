@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
+from longer_runs import examples
 from model_broker import ModelBroker
 
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
@@ -178,7 +179,7 @@ class World:
         assert self.accumulator.buffered_bytes == 0
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(250), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.integers(1, 5), st.booleans())
 def test_P1_P2_E1_each_acknowledged_record_is_there_once_and_in_order(seed: int, in_flight: int, faults: bool) -> None:
     world = World(seed, delivery_timeout_ms=120_000, max_in_flight=in_flight, faults=faults)
@@ -191,7 +192,7 @@ def test_P1_P2_E1_each_acknowledged_record_is_there_once_and_in_order(seed: int,
         note(f"{len(world.deliveries)} records")
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(250), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.integers(1, 5))
 def test_P1_P2_nothing_is_written_twice_when_batches_time_out_in_doubt(seed: int, in_flight: int) -> None:
     world = World(seed, delivery_timeout_ms=400, max_in_flight=in_flight, faults=True)

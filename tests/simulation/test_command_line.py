@@ -58,7 +58,7 @@ def test_a_search_of_planted_faults_takes_the_same_numbers(
     assert "is not a number from" in capsys.readouterr().err
 
 
-@pytest.mark.drawn(1)
+@pytest.mark.drawn(2, "processes that simulate")
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_who_is_stopped_says_what_was_done(monkeypatch: pytest.MonkeyPatch, signal_number: int) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
@@ -112,6 +112,7 @@ def test_a_short_story_is_told_whole() -> None:
     assert len(command.story_lines(story)) == command.STORY_LINES
 
 
+@pytest.mark.drawn(2, "processes that simulate")
 def test_several_processes_run_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `make simulate` does it: what a process begins with must be found in a new one."""
     command_line = [sys.executable, "-P", "-m", "simulation", "--seeds", "2", "--workers", "2"]
@@ -144,7 +145,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(2, "processes that simulate")
 @pytest.mark.parametrize(
     ("does", "is_told"),
     [

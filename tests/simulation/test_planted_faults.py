@@ -2,7 +2,7 @@
 
 The recorded seed is tried first. It moves when the product or the world takes one step more: then the first seeds are.
 A fault that few worlds show would often be missed by those, and one that keeps worlds from ending takes long: their
-tests are those of `make test-long`. Of the others a sixth are planted, drawn by the commit; `make test-long` plants all
+tests are those of `make test-long`. Of the others a tenth are planted, drawn by the commit; `make test-long` plants all
 of them.
 """
 
@@ -32,10 +32,10 @@ PLANTS_ALL: Final = "SEMEL_PLANTED_SEEDS" in os.environ
 
 
 def _of_this_commit() -> set[str]:
-    """Return the ids of the faults that are planted in this checkout: a sixth of those that are found soon."""
+    """Return the ids of the faults that are planted in this checkout: a tenth of those that are found soon."""
     soon = [fault.id for fault in FOUND if _is_found_soon(fault)]
     seed = sample_seed(Path(__file__).parent)
-    return set(soon if PLANTS_ALL else random.Random(seed).sample(soon, (len(soon) + 5) // 6))
+    return set(soon if PLANTS_ALL else random.Random(seed).sample(soon, (len(soon) + 9) // 10))
 
 
 def _seeds(fault: PlantedFault) -> int:

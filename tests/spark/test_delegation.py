@@ -53,6 +53,7 @@ def tokens(node: LiveNode) -> list[DelegationToken]:
     return list(node.node.metadata.image.delegation_tokens.values())
 
 
+@pytest.mark.drawn(1, "long runs of Spark")
 def test_a_query_runs_with_a_token_that_is_renewed_meanwhile(
     spark: SparkSession, node: LiveNode, tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def test_E2_a_worker_process_is_killed_while_it_writes(job: Job) -> None:
     assert job.written_by("read_committed")["1-0-0"] == 0
 
 
+@pytest.mark.drawn(3, "kills under Spark")
 def test_E2_a_worker_process_is_killed_while_it_reads(job: Job) -> None:
     job.start("1-1-0-reading")
     victim = job.held("1-1-0-reading")

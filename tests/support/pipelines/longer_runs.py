@@ -15,3 +15,8 @@ _GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.starts
 
 def given(name: str, default: str) -> str:
     return _GIVEN.get(name, default)
+
+
+def examples(count: int) -> int:
+    """Return how many examples a property is tried with: `count`, or SEMEL_MODEL_EXAMPLES where that is more."""
+    return max(count, int(given("SEMEL_MODEL_EXAMPLES", "0")))

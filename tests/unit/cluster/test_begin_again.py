@@ -77,6 +77,7 @@ async def asserts_that_it_knows_them(made: Cluster) -> None:
     assert (await send(made, 4)).base_offset == 4
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("again", ["", "killed", "power", "stopped"])
 def test_P2_a_replica_that_begins_behind_deleted_records_knows_them_as_duplicates(tmp_path: Path, again: str) -> None:
     """A client's retry of a deleted record was appended once more, where such a replica was elected."""

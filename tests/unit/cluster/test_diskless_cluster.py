@@ -116,6 +116,7 @@ async def somewhere(made: Cluster, call: Callable[[Node], Awaitable[T]]) -> T:
 # --- Leaders ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("are_copied", [False, True])
 def test_D1_R3_the_next_leader_has_all_that_was_acknowledged(tmp_path: Path, are_copied: bool) -> None:
     """And where each leader epoch ended, so that no consumer believes that its records were cut (KIP-320)."""

@@ -91,6 +91,7 @@ def test_R4_a_replica_leads_once_it_can_be_read_and_the_others_follow(tmp_path: 
     run(tmp_path, test)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("power", [False, True])
 def test_R4_it_leads_also_where_it_can_be_read_by_a_later_start(tmp_path: Path, power: bool) -> None:
     async def test(made: Cluster) -> None:
@@ -141,6 +142,7 @@ def test_R4_it_leads_though_the_first_start_ended_right_behind_its_registration(
     run(tmp_path, test)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("noted", [6, 1])
 @pytest.mark.parametrize("killed", [False, True], ids=["at-once", "by-a-later-start"])
 def test_R4_D1_it_does_not_lead_where_it_has_lost_some(tmp_path: Path, killed: bool, noted: int) -> None:
@@ -189,6 +191,7 @@ def test_R4_it_does_not_lead_where_memory_was_counted_and_a_power_cut_took_it(tm
     run(tmp_path, test, durability="os")
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("batch", [0, 5], ids=["first", "last"])
 def test_R4_D1_it_does_not_lead_where_a_batch_is_broken(tmp_path: Path, batch: int) -> None:
     async def test(made: Cluster) -> None:

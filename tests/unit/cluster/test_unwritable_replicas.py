@@ -6,6 +6,7 @@ import asyncio
 import errno
 from pathlib import Path
 
+import pytest
 from cluster import Cluster
 from moving_cluster import T0, create, run
 
@@ -74,6 +75,7 @@ def test_R2_R5_producers_do_not_wait_for_a_follower_whose_journal_finds_the_disk
     run(tmp_path, test, replica_lag_time_max_ms=HOUR_MS)
 
 
+@pytest.mark.drawn(2, "full disks of replicas")
 def test_R5_a_full_node_joins_only_where_too_few_are_in_sync(tmp_path: Path) -> None:
     """It left and joined again and again while some bytes became free now and then."""
 
@@ -120,6 +122,7 @@ def test_R2_a_follower_whose_disk_is_full_stays_where_too_few_would_be_left(tmp_
     run(tmp_path, test, replica_lag_time_max_ms=HOUR_MS)
 
 
+@pytest.mark.drawn(2, "full disks of replicas")
 def test_R4_others_lead_while_a_disk_refuses_producers(tmp_path: Path) -> None:
     """It refused producers for as long as it was full, and led on."""
 
@@ -142,6 +145,7 @@ def test_R4_others_lead_while_a_disk_refuses_producers(tmp_path: Path) -> None:
     run(tmp_path, test, disk_min_free_bytes=RESERVE, leader_imbalance_check_interval_seconds=1)
 
 
+@pytest.mark.drawn(2, "full disks of replicas")
 def test_where_all_disks_are_full_the_leader_stays_and_serves_again_when_there_is_room(tmp_path: Path) -> None:
     async def test(made: Cluster) -> None:
         await create(made, 1, 2, 3, min_isr=2)
@@ -174,6 +178,7 @@ def test_R4_a_leader_whose_directory_is_taken_away_leaves_to_another_one(tmp_pat
     run(tmp_path, test)
 
 
+@pytest.mark.drawn(2, "full disks of replicas")
 def test_R4_an_eligible_replica_that_returns_leads_where_the_leaders_directory_is_gone(tmp_path: Path) -> None:
     """The one that stayed in sync without its records led on, and the complete one could neither join nor lead."""
 

@@ -36,6 +36,7 @@ def write_files(folder: Path) -> None:
             (folder / block.split("\n")[0][2:]).write_text(block)
 
 
+@pytest.mark.drawn(1, "the plugin's documented project")
 def test_the_documented_project_passes_as_written(tmp_path: Path) -> None:
     write_files(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
@@ -48,6 +49,7 @@ def test_the_documented_project_passes_as_written(tmp_path: Path) -> None:
     assert "6 passed" in run_pytest(tmp_path, "-W", "error")
 
 
+@pytest.mark.drawn(1, "the plugin's documented project")
 def test_the_documented_project_passes_with_a_broker_for_each_worker_and_for_each_test(tmp_path: Path) -> None:
     write_files(tmp_path)
     assert "4 passed" in run_pytest(tmp_path, "-n", "2", "-o", "semel_broker_scope=function", "test_enrich.py")
@@ -74,6 +76,7 @@ def test_documented_fixtures_and_methods_are_there() -> None:
     assert {name for name in methods if not callable(getattr(Broker, name, None))} == set()
 
 
+@pytest.mark.drawn(1, "the plugin's brokers")
 def test_every_worker_has_a_broker_of_its_own_and_every_test_topics_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "test_workers.py").write_text(
         """
@@ -154,6 +157,7 @@ def test_clients_come_with_their_options(semel_topic, semel_producer, semel_cons
     assert "8 passed" in run_pytest(tmp_path)
 
 
+@pytest.mark.drawn(1, "the plugin's brokers")
 def test_settings_reach_every_broker_and_wrong_ones_are_refused(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         '[tool.pytest.ini_options]\nsemel_broker_settings = ["num.partitions = 3", "auto.create.topics.enable=false"]\n'
