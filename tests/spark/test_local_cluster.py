@@ -148,9 +148,12 @@ def test_E2_speculation_each_row_is_there_once_whichever_copy_of_a_task_wins(
     }
     with Driver(cluster, bootstrap, tmp_path / "driver", **settings) as driver:
         job = Job(driver, bootstrap, new_topic, tmp_path)
-        job.start("0-0-0-written", "1-0-0-written", "1-0-1-written", "2-0-0-joining")
+        # Copies wait, too: where an executor is slow, one could be through before the first attempt is where it stops.
+        copies = ("0-0-1-joining", "1-0-1-written", "2-0-1-joining")
+        job.start("0-0-0-written", "1-0-0-written", "2-0-0-joining", *copies)
         # Batch 0: the first attempt has written everything, and before its message goes off the copy has, too.
         first = job.held("0-0-0-written")
+        job.let_go("0-0-1-joining")
         copy = job.outcome("0-0-1")
         assert first["executor"] != copy["executor"]
         job.wait_committed(0)
@@ -165,6 +168,7 @@ def test_E2_speculation_each_row_is_there_once_whichever_copy_of_a_task_wins(
         stopped = family(late["executor"])
         send(stopped, signal.SIGSTOP)
         try:
+            job.let_go("2-0-1-joining")
             job.wait_committed(2)
             job.let_go("2-0-0-joining")
             send([late["worker"]], signal.SIGCONT)
