@@ -3,8 +3,9 @@
 Maven takes the broker, the clients and the tools of one release, with all they depend on, from where it is set up to
 take things from, checks its checksums, and copies them to build/java/VERSION. The second time nothing is fetched.
 In the same way, what builds on them is taken to build/java/NAME-VERSION: Spark's connector to Kafka (spark), Kafka
-Streams (streams), Apache Flink with its connector (flink), Apache Beam with its KafkaIO (beam), Kafka Connect with
-MirrorMaker 2 (connect), Debezium's connector for PostgreSQL (debezium), and Apache Iceberg's sink (iceberg).
+Streams (streams) and its system tests (streams-tests), Apache Flink with its connector (flink), Apache Beam with its
+KafkaIO (beam), Kafka Connect with MirrorMaker 2 (connect), Debezium's connector for PostgreSQL (debezium), and Apache
+Iceberg's sink (iceberg).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ CONNECTOR_POM = ROOT / "tests" / "compat" / "java" / "spark-connector.xml"
 FLINK_POM = ROOT / "tests" / "compat" / "flink" / "pom.xml"
 BEAM_POM = ROOT / "tests" / "compat" / "beam" / "pom.xml"
 STREAMS_POM = ROOT / "tests" / "compat" / "streams" / "pom.xml"
+STREAMS_TESTS_POM = STREAMS_POM.with_name("system-tests.xml")
 CONNECT_POM = ROOT / "tests" / "compat" / "connect" / "pom.xml"
 DEBEZIUM_POM = ROOT / "tests" / "compat" / "connect" / "debezium.xml"
 ICEBERG_POM = ROOT / "tests" / "compat" / "connect" / "iceberg.xml"
@@ -77,6 +79,12 @@ def connector_jars(version: str = CONNECTOR) -> list[Path]:
 def streams_jars(version: str = NEWEST) -> Path:
     """Return the folder with the jars of Kafka Streams and what it needs. Raises `JavaMissingError`."""
     return fetched_jars(f"Kafka Streams {version}", STREAMS_POM, f"streams-{version}", {"kafka.version": version})
+
+
+def streams_test_jars(version: str) -> Path:
+    """Return the folder with the programs of Kafka Streams' own system tests. Raises `JavaMissingError`."""
+    what = f"the system tests of Kafka Streams {version}"
+    return fetched_jars(what, STREAMS_TESTS_POM, f"streams-tests-{version}", {"kafka.version": version})
 
 
 def flink_jars(version: str = FLINK, connector: str = FLINK_CONNECTOR) -> Path:
