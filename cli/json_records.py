@@ -17,13 +17,14 @@ LINE_BYTES_MAX: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is sent for one line of input."""
+    """What is sent for one line of input. `topic`: where it was read from, if that is known."""
 
     value: bytes | None
     key: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     partition: int | None
     timestamp_ms: int | None
+    topic: str | None = None
 
 
 def lines_of(path: Path, bytes_max: int = LINE_BYTES_MAX) -> Iterator[tuple[str, bytes]]:
@@ -74,6 +75,7 @@ def from_json(place: str, line: bytes, defaults: Message) -> tuple[int | None, M
         headers or defaults.headers,
         _number(place, found, "partition", defaults.partition),
         _number(place, found, "timestamp_ms", None),
+        found.get("topic"),
     )
 
 

@@ -38,6 +38,7 @@ STANDARD_INPUT = Path("-")
 PROGRESS_EVERY = 10_000
 RECORD_BYTES_MAX = 1_048_000
 FLUSH_AFTER_FAILURE_S = 5.0
+ABORT_S = 2.0
 
 
 class Compression(StrEnum):
@@ -214,6 +215,9 @@ def _send(producer: semel.Producer, topic: str, messages: Iterable[Message], boo
             pass
         elif producer.transactional_id is not None:
             print("nothing was sent: the transaction is aborted", file=sys.stderr)
+            if isinstance(error, KeyboardInterrupt):  # the node may be away
+                with suppress(SemelError):
+                    producer.close(ABORT_S)
         else:
             with suppress(SemelError):
                 producer.flush(FLUSH_AFTER_FAILURE_S)

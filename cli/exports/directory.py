@@ -1,10 +1,11 @@
 """The directory that `semel export` writes and `semel import` reads: what is in it, by the names of its files.
 
     export.json                                                         of which topic, in which format
-    partition-0/00000000000000000000-00000000000000001200-1150.parquet  offsets 0 to 1199, 1,150 records
+    partition-0/00000000000000000000-00000000000000001200-1150-5f3a9c21.parquet
+        offsets 0 to 1199, 1,150 records, and the CRC-32 of the file
 
 A file takes its name when it is whole and on the disk. So the names say how far an export has come, whatever ended it;
-and where a file is missing, or has lost records, an import can tell.
+and where a file is missing, has lost records, or was damaged, an import can tell.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import fcntl
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,9 +28,12 @@ from semel.protocol.errors import UsageError
 MANIFEST: Final = "export.json"
 _VERSION: Final = 1
 _MANIFEST_BYTES_MAX: Final = 16 << 20
+_BLOCK_BYTES: Final = 1 << 20
 _UNFINISHED: Final = ".partial"
 _LOCK: Final = ".lock"
-_FILE: Final = re.compile(r"(?P<first>[0-9]{20})-(?P<next>[0-9]{20})-(?P<records>[0-9]{1,20})\.(?:parquet|jsonl)")
+_FILE: Final = re.compile(
+    r"(?P<first>[0-9]{20})-(?P<next>[0-9]{20})-(?P<records>[0-9]{1,20})-(?P<crc>[0-9a-f]{8})\.(?:parquet|jsonl)"
+)
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -75,7 +80,20 @@ class ExportFile:
     first_offset: int
     next_offset: int
     records: int
+    crc32: int
     path: Path
+
+    def check(self) -> None:
+        """Raises `UsageError` where it is not what was written."""
+        try:
+            found = _crc32(self.path)
+        except OSError as error:
+            raise UsageError(f"can't read {self.path}: {error.strerror}") from error
+        if found != self.crc32:
+            raise UsageError(
+                f"{self.path} has the CRC-32 {found:08x}, and its name says {self.crc32:08x}: it was damaged, changed, "
+                "or not copied as a whole. Bring it back, or export into a new directory"
+            )
 
 
 class ExportDirectory:
@@ -149,7 +167,8 @@ class ExportDirectory:
         for path in folder.iterdir() if folder.is_dir() else ():
             named = _FILE.fullmatch(path.name)
             if named is not None:
-                found.append(ExportFile(int(named["first"]), int(named["next"]), int(named["records"]), path))
+                offsets = int(named["first"]), int(named["next"])
+                found.append(ExportFile(*offsets, int(named["records"]), int(named["crc"], 16), path))
         found.sort()
         for before, after in pairwise(found):
             if after.first_offset < before.next_offset:
@@ -166,6 +185,16 @@ class ExportDirectory:
         if behind < manifest.end.get(partition, 0):
             raise self._missing(partition, behind, manifest.end[partition])
         return found
+
+    def check_folders(self, manifest: Manifest) -> None:
+        """Raises `UsageError` where there are files of a partition that the manifest does not know."""
+        for folder in self.path.glob("partition-*"):
+            number = folder.name.removeprefix("partition-")
+            if number.isdecimal() and int(number) not in manifest.start and any(folder.iterdir()):
+                raise UsageError(
+                    f"{self.path / MANIFEST} does not know {folder.name}, which has files: it is from before. Bring "
+                    "back the one that belongs to them, or export into a new directory"
+                )
 
     def _missing(self, partition: int, first: int, behind: int) -> UsageError:
         return UsageError(
@@ -192,7 +221,16 @@ class ExportDirectory:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        _take_name(unfinished, unfinished.with_name(f"{first_offset:020}-{next_offset:020}-{records}.{format_.suffix}"))
+        name = f"{first_offset:020}-{next_offset:020}-{records}-{_crc32(unfinished):08x}.{format_.suffix}"
+        _take_name(unfinished, unfinished.with_name(name))
+
+
+def _crc32(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            crc = zlib.crc32(block, crc)
+    return crc
 
 
 def _take_name(unfinished: Path, path: Path) -> None:

@@ -30,7 +30,7 @@ from semel.cli.exports.directory import ExportDirectory, FileFormat, Manifest
 from semel.cli.exports.formats import open_writer
 from semel.cli.moments import MOMENT, MOMENT_FORMS, parse_moment
 from semel.cli.signals import finishing_on_signals
-from semel.protocol.errors import FatalError, UsageError
+from semel.protocol.errors import ErrorCode, FatalError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -100,15 +100,20 @@ def export(
     target = ExportDirectory(directory)
     with finishing_on_signals():
         with open_admin(bootstrap) as admin:
-            topic_id = str(admin.topic(topic).topic_id)
+            described = admin.topic(topic)
             settings = {one.name: one.value for one in admin.topic_configs(topic) if one.source == _SET_ON_TOPIC}
+        topic_id = str(described.topic_id)
         with target.writing(), _explained(directory):
             before = target.manifest()
+            starts: dict[int, int] = {}
             if before is not None:
                 _check_same(directory, before, topic, topic_id, format_, since)
+                target.check_folders(before)
+                # A partition that was added since has not been written at all: what it has lost is missing, too.
+                starts = dict.fromkeys(range(len(described.partitions)), 0) | _behind(target, before)
             scan = semel.arrow.scan(
                 topic,
-                start if before is None and start is not None else _behind(target, before),
+                start if before is None and start is not None else starts,
                 "latest" if end is None else end,
                 topic_id=topic_id,
                 bootstrap=bootstrap,
@@ -151,6 +156,8 @@ def _explained(directory: Path) -> Iterator[None]:
     try:
         yield
     except semel.arrow.DataLossError as error:
+        if error.code is ErrorCode.UNKNOWN_TOPIC_ID:
+            raise FatalError(f"{error.what}. Give that one another directory", error.code) from error
         raise FatalError(
             f"{error.what}. Where retention has deleted records since the last export, --skip-lost continues with "
             "those that are left, and warns of what is missing",
@@ -178,10 +185,8 @@ def _check_same(
         raise UsageError(f"{directory} has an export that {began}, and continues where it ended: leave out --since")
 
 
-def _behind(target: ExportDirectory, before: Manifest | None) -> dict[int, int]:
+def _behind(target: ExportDirectory, before: Manifest) -> dict[int, int]:
     """Return where an export continues, in the partitions that it had."""
-    if before is None:
-        return {}
     starts = dict(before.start)
     for number in starts:
         files = target.files(before, number)
@@ -190,8 +195,9 @@ def _behind(target: ExportDirectory, before: Manifest | None) -> dict[int, int]:
 
 
 def _moment(text: str, option: str, now_ms: int) -> datetime:
+    moment_ms = parse_moment(text, option, now_ms)
     try:
-        return datetime.fromtimestamp(parse_moment(text, option, now_ms) / 1000, UTC)
+        return datetime.fromtimestamp(moment_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         raise UsageError(f"{option} {text} is later than any time that there is") from None
 

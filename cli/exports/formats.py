@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 _ROW_GROUP_BYTES: Final = 32 << 20
 _ROWS_READ: Final = 1_000
 _BYTES_READ: Final = 8 << 20
-_LINE_BYTES_MAX: Final = 512 << 20
+RECORD_BYTES_MAX: Final = 128 << 20
+"""A larger batch can't be read by a scan."""
+_LINE_BYTES_MAX: Final = 6 * RECORD_BYTES_MAX + (1 << 20)
 """Control characters take six bytes each in JSON."""
 _NO_DEFAULTS: Final = Message(None, None, (), None, None)
 
@@ -97,9 +99,10 @@ def _pairs(headers: list[dict[str, Any]] | None) -> tuple[tuple[str, bytes | Non
 def read_file(file: ExportFile, manifest: Manifest, partition: int, from_offset: int) -> Iterator[tuple[int, Message]]:
     """Yield offsets and records of a file, from `from_offset` on.
 
-    Raises `UsageError` for what is no such file: also where its records are fewer than its name says, before it yields
-    one, so that no import gets past records that are missing.
+    Raises `UsageError` for what is no such file: also where it is not what its name says, before it yields one, so that
+    no import gets past records that are missing or damaged.
     """
+    file.check()
     is_json = manifest.format is FileFormat.JSON
     count = _count_json(file.path) if is_json else _count_parquet(file.path)
     if count != file.records:
@@ -113,6 +116,11 @@ def read_file(file: ExportFile, manifest: Manifest, partition: int, from_offset:
             raise UsageError(
                 f"{file.path} has offset {offset} after {last}, and its name says that it has {file.first_offset} to "
                 f"{file.next_offset - 1} in order: it was changed. Export it again"
+            )
+        if message.topic != manifest.topic:
+            raise UsageError(
+                f"{file.path} has a record of topic {message.topic}, and this is an export of {manifest.topic}: it was "
+                "moved. Bring it back to where it was"
             )
         if message.partition != partition:
             raise UsageError(
@@ -184,5 +192,12 @@ def _read_parquet(path: Path, from_offset: int) -> Iterator[tuple[int, Message]]
                 for record in _records(batch):
                     yield (
                         record.offset,
-                        Message(record.value, record.key, record.headers, record.partition, record.timestamp_ms),
+                        Message(
+                            record.value,
+                            record.key,
+                            record.headers,
+                            record.partition,
+                            record.timestamp_ms,
+                            record.topic,
+                        ),
                     )

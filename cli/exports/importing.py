@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -25,17 +26,26 @@ from semel.cli.common import (
     print_json,
 )
 from semel.cli.exports.directory import MANIFEST, ExportDirectory, ExportFile, Manifest
-from semel.cli.exports.formats import read_file
-from semel.cli.json_records import LINE_BYTES_MAX, Message
+from semel.cli.exports.formats import RECORD_BYTES_MAX, read_file
+from semel.cli.json_records import Message
 from semel.cli.produce import Compression
 from semel.cli.signals import finishing_on_signals
-from semel.protocol.errors import ErrorCode, FatalError, FencedError, SemelError, UsageError
+from semel.protocol.errors import (
+    AbortTransactionError,
+    ErrorCode,
+    FatalError,
+    FencedError,
+    RetriableError,
+    SemelError,
+    UsageError,
+)
 from semel.protocol.wording import duration, moment
 
 app = command_app()
 
 _TRANSACTION_RECORDS: Final = 5_000
 _TRANSACTION_BYTES: Final = 8 << 20
+_ABORT_S: Final = 2.0
 
 
 @app.command(
@@ -74,6 +84,11 @@ def import_(
     name = manifest.topic if topic is None else topic
     with finishing_on_signals(), open_admin(bootstrap) as admin:
         target = _target(admin, name, manifest, bootstrap, create=create)
+        if topic is None and target.topic_id == manifest.topic_id:
+            raise UsageError(
+                f"{name} is the topic that was exported: what it still has would be in it twice. Name another topic, "
+                "or name this one to send everything to it again"
+            )
         importer = _Importer(source, manifest, target, compression.value, bootstrap, admin)
         try:
             importer.run()
@@ -81,6 +96,8 @@ def import_(
             raise FatalError(
                 f"another import of {directory} into {name} was started after this one, and continues", error.code
             ) from error
+        except (AbortTransactionError, RetriableError) as error:
+            raise RetriableError(f"{error.message.rstrip('.')}. The same command continues", error.code) from error
         except KeyboardInterrupt:
             told = counted(importer.records, "record")
             print(f"interrupted; sent {told} to {name}. The same command continues", file=sys.stderr)
@@ -102,7 +119,10 @@ class _Target:
 
 
 def _time_of(message: Message) -> int | None:
-    """Return the time of a record. Old clients of Kafka send some without one, -1: these get the time of the import."""
+    """Return the time of a record. Old clients of Kafka send some without one, -1: these get the time of the import.
+
+    So do those of before 1970, which no producer can send.
+    """
     return None if message.timestamp_ms is None or message.timestamp_ms < 0 else message.timestamp_ms
 
 
@@ -140,6 +160,17 @@ def _target(admin: semel.Admin, name: str, manifest: Manifest, bootstrap: str, *
     return _Target(name, str(found.topic_id), int(settings["retention.ms"]) if is_bounded else None)
 
 
+@contextmanager
+def _closing_soon(producer: semel.Producer) -> Iterator[None]:
+    """Where Ctrl-C comes inside, give the node a moment to abort the transaction. It may be away."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        with suppress(SemelError):
+            producer.close(_ABORT_S)
+        raise
+
+
 class _Importer:
     """Sends the files of an export, one partition after the other.
 
@@ -164,11 +195,13 @@ class _Importer:
         self._bootstrap = bootstrap
         self._admin = admin
         self._is_warned = False
+        self._is_warned_of_times = False
         self.records = 0
         self.records_before = 0
         """What earlier imports of this directory have sent to this topic."""
 
     def run(self) -> None:
+        self._source.check_folders(self._manifest)
         files = [self._source.files(self._manifest, number) for number in range(self._manifest.partitions)]
         for number, of_partition in enumerate(files):
             if of_partition:
@@ -177,24 +210,31 @@ class _Importer:
     def _send_partition(self, number: int, files: Sequence[ExportFile]) -> None:
         # Of a topic that was deleted and created again, nothing has been sent yet: so it is known by its id.
         transactional_id = f"semel-import-{self._manifest.export_id}-{self._target.topic_id}-{number}"
-        with semel.Producer(
-            self._bootstrap,
-            transactional_id=transactional_id,
-            compression=self._compression,
-            record_bytes_max=LINE_BYTES_MAX,
-            connect_timeout_ms=CONNECT_TIMEOUT_MS,
-        ) as producer:
+        with (
+            semel.Producer(
+                self._bootstrap,
+                transactional_id=transactional_id,
+                compression=self._compression,
+                record_bytes_max=RECORD_BYTES_MAX,
+                connect_timeout_ms=CONNECT_TIMEOUT_MS,
+            ) as producer,
+            _closing_soon(producer),
+        ):
             last = producer.last_commit()
             position = 0 if last is None else int(last.token)
             self.records_before += 0 if last is None else int(last.payload)
             sent = 0 if last is None else int(last.payload)
             for messages, next_offset in self._transactions(number, files, position):
-                self._warn_of_retention(messages[0].timestamp_ms)
+                self._warn_of_retention(_time_of(messages[0]))
+                self._warn_of_times(messages)
                 sent += len(messages)
                 try:
-                    with producer.transaction(
-                        token=str(next_offset), payload=b"%d" % sent, sequence=next_offset
-                    ) as transaction:
+                    with (
+                        producer.transaction(
+                            token=str(next_offset), payload=b"%d" % sent, sequence=next_offset
+                        ) as transaction,
+                        _closing_soon(producer),
+                    ):
                         for message in messages:
                             transaction.send(
                                 self._target.name,
@@ -209,6 +249,12 @@ class _Importer:
                     # Sent in the moment between the two, it was told that there is no such topic.
                     if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                         self._refuse_another()
+                    if error.code is ErrorCode.INVALID_RECORD and any(one.key is None for one in messages):
+                        raise FatalError(
+                            f"{error.message}. Records without a key can't go to a topic that is compacted: import "
+                            "into one with cleanup.policy=delete",
+                            error.code,
+                        ) from error
                     raise
                 self.records += len(messages)
                 self._tell(number)
@@ -246,6 +292,19 @@ class _Importer:
             print(
                 f"warning: there are records of {moment(timestamp_ms)}, and {name} deletes what is older than "
                 f"{duration(retention_ms)} (retention.ms). To keep them: `{keep}`",
+                file=sys.stderr,
+            )
+
+    def _warn_of_times(self, messages: Sequence[Message]) -> None:
+        """Say once that a time is not kept: -1 is none, and what is below is one of before 1970."""
+        if self._is_warned_of_times:
+            return
+        early_ms = next((one.timestamp_ms for one in messages if one.timestamp_ms and one.timestamp_ms < -1), None)
+        if early_ms is not None:
+            self._is_warned_of_times = True
+            print(
+                f"warning: there are records of {moment(early_ms)}. No producer can send a time before 1970: they get "
+                "that of the import",
                 file=sys.stderr,
             )
 

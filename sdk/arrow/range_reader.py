@@ -86,7 +86,13 @@ class ReadOptions:
 
     def another_topic(self, topic: str) -> DataLossError:
         """Return the error for a topic that was deleted and created again."""
-        return self.data_loss(f"topic {topic} was deleted, and another one has its name now")
+        what = f"topic {topic} was deleted, and another one has its name now"
+        error = DataLossError(
+            f"{what}. Offsets that were kept mean nothing in it: begin anew, without them and without topic_id",
+            ErrorCode.UNKNOWN_TOPIC_ID,
+        )
+        error.what = what
+        return error
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from uuid import UUID
 
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
 from semel.protocol.arrow import COLUMNS, arrow_schema, import_pyarrow
@@ -72,7 +73,7 @@ class Scan:
 
         Raises `UsageError` where it does not read that partition.
         """
-        if number not in self.start:
+        if isinstance(number, bool) or not isinstance(number, int) or number not in self.start:
             raise UsageError(f"{self!r} does not read partition {number}")
         part = {number: self.start[number]}, {number: self.end[number]}
         return Scan(self.topic, self.topic_id, *part, self._client, self._how)
@@ -164,11 +165,11 @@ def scan(
         raise UsageError(f"topic must be the name of one topic, not {topic!r}")
     check_choice("on_data_loss", on_data_loss, ("raise", "skip"))
     check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
-    if isinstance(columns, str):
-        raise UsageError(f"columns takes a list of names: [{columns!r}], not the text {columns!r}")
+    names = _checked_columns(columns)
+    wanted_id = None if topic_id is None else _checked_topic_id(topic_id)
     how = ReadOptions(
         isolation=IsolationLevel[isolation.upper()],
-        columns=tuple(columns),
+        columns=names,
         fetch_max_bytes=check_int("fetch_max_bytes", fetch_max_bytes, 1, _FETCH_MAX_BYTES),
         patience_ms=check_int("api_timeout_ms", api_timeout_ms, 1),
         fail_on_data_loss=on_data_loss == "raise",
@@ -189,7 +190,7 @@ def scan(
         raise UsageError(f"start, {start}, is after end, {end}: nothing is between them")
     client = ClientCore("Scan", options)
     try:
-        found, begins, ends = _run(client, _settle(client, topic, topic_id, start, end, how))
+        found, begins, ends = _run(client, _settle(client, topic, wanted_id, start, end, how))
     finally:
         client.close()
     return Scan(topic, found, begins, ends, options, how)
@@ -208,7 +209,7 @@ def _run(client: ClientCore, call: Coroutine[Any, Any, T]) -> T:
 
 
 async def _settle(
-    client: ClientCore, topic: str, topic_id: TopicId | str | None, start: Moment, end: Moment, how: ReadOptions
+    client: ClientCore, topic: str, topic_id: TopicId | None, start: Moment, end: Moment, how: ReadOptions
 ) -> tuple[TopicId, dict[int, int], dict[int, int]]:
     snapshot = await client.cluster.refresh([topic])
     found = snapshot.topics.get(topic)
@@ -217,7 +218,7 @@ async def _settle(
             f"there is no topic {topic!r} to read; `semel topic list` shows those that there are",
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         )
-    if topic_id is not None and str(topic_id) != str(found.topic_id):
+    if topic_id is not None and topic_id != found.topic_id:
         raise how.another_topic(topic)
     numbers = list(range(len(found.partitions)))
     begins = await _offsets(client, topic, numbers, "start", start, how)
@@ -225,8 +226,13 @@ async def _settle(
     begins = {number: begins[number] for number in ends}
     latest = ends if end == "latest" else await _offsets(client, topic, list(ends), "end", "latest", how)
     if isinstance(start, Mapping):
-        for number, begin in begins.items():
-            if begin <= latest[number]:
+        beyond = [number for number, begin in begins.items() if begin > latest[number]]
+        # What is still open, a scan of uncommitted records has read: it is there, and there is nothing to read yet.
+        written = await _offsets(client, topic, beyond, "end", "latest", how, IsolationLevel.READ_UNCOMMITTED)
+        for number in beyond:
+            begin = begins[number]
+            if begin <= written[number]:
+                latest[number] = begin
                 continue
             if how.fail_on_data_loss:
                 what = f"{topic}-{number} ends at offset {latest[number]}, before the {begin} at which to start"
@@ -237,7 +243,13 @@ async def _settle(
 
 
 async def _offsets(
-    client: ClientCore, topic: str, numbers: list[int], name: str, moment: Moment, how: ReadOptions
+    client: ClientCore,
+    topic: str,
+    numbers: list[int],
+    name: str,
+    moment: Moment,
+    how: ReadOptions,
+    isolation: IsolationLevel | None = None,
 ) -> dict[int, int]:
     if isinstance(moment, Mapping):
         given = {int(number): offset for number, offset in moment.items()}
@@ -256,10 +268,33 @@ async def _offsets(
     else:
         wanted = EARLIEST_TIMESTAMP if moment == "earliest" else LATEST_TIMESTAMP
     tps = [TopicPartition(topic, number) for number in numbers]
-    found = await list_offsets(client, dict.fromkeys(tps, wanted), how.isolation) if tps else {}
+    found = (
+        await list_offsets(client, dict.fromkeys(tps, wanted), how.isolation if isolation is None else isolation)
+        if tps
+        else {}
+    )
     without = [tp.partition for tp in tps if found[tp].offset < 0]  # no record of that time or a later one
     latest = await _offsets(client, topic, without, name, "latest", how) if without else {}
     return {tp.partition: latest.get(tp.partition, found[tp].offset) for tp in tps}
+
+
+def _checked_columns(columns: object) -> tuple[str, ...]:
+    if isinstance(columns, str):
+        raise UsageError(f"columns takes a list of names: [{columns!r}], not the text {columns!r}")
+    names = tuple(columns) if isinstance(columns, Iterable) else ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"columns takes a list of names, such as ['key', 'value'], not {columns!r}")
+    return names
+
+
+def _checked_topic_id(topic_id: object) -> TopicId:
+    """Return a topic id, which may be given as text, since it is kept beside offsets."""
+    if isinstance(topic_id, UUID):
+        return TopicId(topic_id)
+    try:
+        return TopicId(UUID(topic_id if isinstance(topic_id, str) else ""))
+    except ValueError:
+        raise UsageError(f"topic_id is the topic_id of a scan, or that as text, not {topic_id!r}") from None
 
 
 def _check_moment(name: str, moment: object) -> None:

@@ -7,7 +7,9 @@ import fcntl
 import json
 import os
 import time
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,13 @@ from semel.cli.main import app
 from semel.protocol.batch_builder import encode_batch
 from semel.protocol.errors import SemelError
 from semel.testing import Broker
+
+
+def reseal(path: Path) -> Path:
+    """Give a file that was changed the checksum that it has now, so that it is taken for a whole one."""
+    stem, _, _ = path.stem.rpartition("-")
+    return path.rename(path.with_name(f"{stem}-{zlib.crc32(path.read_bytes()):08x}{path.suffix}"))
+
 
 Run = Callable[..., Result]
 DAY_MS = 86_400_000
@@ -274,6 +283,7 @@ def test_spoilt_files_are_named(broker: Broker, run: Run, topic: str, tmp_path: 
     assert f"{path.parent} has no file with the offsets 0 to 0" in failed.stderr
     twice.rename(path)
     path.write_bytes(next((tmp_path / "partition-1").iterdir()).read_bytes())
+    reseal(path)
     assert "a record of partition 1" in run("import", tmp_path, f"{topic}-copy").stderr
     assert not read(broker, f"{topic}-copy")
 
@@ -355,7 +365,11 @@ def test_E1_nothing_is_imported_past_records_that_are_missing(
     else:
         pyarrow.parquet.write_table(pyarrow.parquet.read_table(first_file)[:-1], first_file)
     failed = run("import", tmp_path, copy)
+    assert (failed.exit_code, "has the CRC-32" in failed.stderr) == (ExitCode.USAGE, True), failed.stderr
+    sealed = reseal(first_file)
+    failed = run("import", tmp_path, copy)
     assert "has 9 records, and its name says 10" in failed.stderr
+    sealed.unlink()
     first_file.write_bytes(whole)
     run("import", tmp_path, copy)
     assert read(broker, copy) == read(broker, topic)
@@ -401,6 +415,118 @@ def test_E1_another_topic_of_the_same_name_is_not_taken_for_the_one_that_is_writ
     monkeypatch.setattr(export._Exporter, "_begin", begun)
     failed = run("export", topic, tmp_path / "mixed")
     assert (failed.exit_code, "another one has its name now" in failed.stderr) == (ExitCode.REFUSED, True)
+
+
+@pytest.mark.parametrize("format_", ["parquet", "json"])
+def test_a_changed_bit_is_named(broker: Broker, run: Run, topic: str, tmp_path: Path, format_: str) -> None:
+    """Two of three such files were taken, with other values."""
+    send(broker, topic, 40)
+    run("export", topic, tmp_path, "--format", format_)
+    (path,) = (tmp_path / "partition-0").iterdir()
+    whole = path.read_bytes()
+    for position in range(0, len(whole), max(1, len(whole) // 20)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        failed = run("import", tmp_path, f"{topic}-copy", "--create")
+        assert (failed.exit_code, f"{path} has the CRC-32" in failed.stderr) == (ExitCode.USAGE, True), failed.stderr
+    path.write_bytes(whole)
+    run("import", tmp_path, f"{topic}-copy")
+    assert read(broker, f"{topic}-copy") == read(broker, topic)
+
+
+@pytest.mark.parametrize("format_", ["parquet", "json"])
+def test_a_file_of_another_topic_is_named(broker: Broker, run: Run, topic: str, tmp_path: Path, format_: str) -> None:
+    other = f"{topic}-other"
+    broker.create_topic(other, partitions=2)
+    for name in (topic, other):
+        send(broker, name, 10)
+        run("export", name, tmp_path / name, "--format", format_)
+    for path in (tmp_path / topic / "partition-0").iterdir():
+        path.unlink()
+    for path in (tmp_path / other / "partition-0").iterdir():
+        path.rename(tmp_path / topic / "partition-0" / path.name)
+    failed = run("import", tmp_path / topic, f"{topic}-copy", "--create")
+    said = f"has a record of topic {other}, and this is an export of {topic}"
+    assert (failed.exit_code, said in failed.stderr) == (ExitCode.USAGE, True), failed.stderr
+
+
+def test_what_a_new_partition_has_lost_is_told_too(broker: Broker, run: Run, topic: str, tmp_path: Path) -> None:
+    run("export", topic, tmp_path)
+    with semel.Admin(broker.bootstrap) as admin, semel.Producer(broker.bootstrap) as producer:
+        admin.add_partitions(topic, 3)
+        for number in range(10):
+            producer.send(topic, b"%d" % number, partition=2)
+        producer.flush()
+        admin.delete_records({semel.TopicPartition(topic, 2): 6})
+    failed = run("export", topic, tmp_path)
+    assert (failed.exit_code, "--skip-lost continues" in failed.stderr) == (ExitCode.REFUSED, True), failed.stderr
+    assert run("export", topic, tmp_path, "--skip-lost").stderr.startswith("wrote 4 records")
+
+
+def test_files_that_the_manifest_does_not_know_are_named(broker: Broker, run: Run, topic: str, tmp_path: Path) -> None:
+    """A copy that was made while an export ran may have it from before."""
+    send(broker, topic, 10)
+    run("export", topic, tmp_path)
+    before = (tmp_path / "export.json").read_bytes()
+    broker.create_topic(f"{topic}-copy", partitions=3)
+    with semel.Admin(broker.bootstrap) as admin, semel.Producer(broker.bootstrap) as producer:
+        admin.add_partitions(topic, 3)
+        producer.send(topic, b"new", partition=2)
+    run("export", topic, tmp_path)
+    (tmp_path / "export.json").write_bytes(before)
+    for command in (("import", tmp_path, f"{topic}-copy"), ("export", topic, tmp_path)):
+        failed = run(*command)
+        said = "does not know partition-2, which has files"
+        assert (failed.exit_code, said in failed.stderr) == (ExitCode.USAGE, True), failed.stderr
+
+
+def test_the_exported_topic_is_not_taken_for_a_copy(broker: Broker, run: Run, topic: str, tmp_path: Path) -> None:
+    send(broker, topic, 4)
+    run("export", topic, tmp_path)
+    failed = run("import", tmp_path)
+    assert (failed.exit_code, "would be in it twice" in failed.stderr) == (ExitCode.USAGE, True), failed.stderr
+    assert run("import", tmp_path, topic).stderr.endswith(f"sent 4 records to {topic}\n")
+
+
+def test_times_that_are_none_are_refused_in_words(run: Run, topic: str, tmp_path: Path) -> None:
+    for option in ("--since", "--until"):
+        failed = run("export", topic, tmp_path, option, "24x")
+        assert (failed.exit_code, "24x" in failed.stderr) == (ExitCode.USAGE, True)
+        assert "later than any time" not in failed.stderr
+
+
+def test_records_without_a_key_and_a_compacted_topic(broker: Broker, run: Run, topic: str, tmp_path: Path) -> None:
+    send(broker, topic, 2)
+    with semel.Producer(broker.bootstrap) as producer:
+        producer.send(topic, b"no key", partition=0)
+    run("export", topic, tmp_path)
+    copy = f"{topic}-copy"
+    broker.create_topic(copy, partitions=2, configs={"cleanup.policy": "compact"})
+    failed = run("import", tmp_path, copy)
+    assert (failed.exit_code, "cleanup.policy=delete" in failed.stderr) == (ExitCode.REFUSED, True), failed.stderr
+
+
+def test_ctrl_c_ends_an_import_whose_node_is_away(
+    broker: Broker, run: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for the node to abort the transaction, for minutes."""
+    send(broker, topic, 40)
+    run("export", topic, tmp_path)
+    copy = f"{topic}-copy"
+    broker.create_topic(copy, partitions=2)
+
+    with ExitStack() as away:
+
+        def interrupted(self: importing._Importer, producer: semel.Producer) -> None:
+            away.enter_context(broker.refuse_connections())
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(importing._Importer, "_check_target", interrupted)
+            patched.setattr(importing, "_ABORT_S", 0.2)
+            result = run("import", tmp_path, copy)
+    assert "interrupted; sent 0 records" in result.stderr
+    run("import", tmp_path, copy)
+    assert read(broker, copy) == read(broker, topic)
 
 
 def test_a_first_export_that_was_cut_off_early_continues(run: Run, topic: str, tmp_path: Path) -> None:
@@ -462,6 +588,7 @@ def test_columns_of_other_types_are_refused(
     (path,) = (tmp_path / "partition-0").iterdir()
     table = pyarrow.parquet.read_table(path)
     pyarrow.parquet.write_table(table.set_column(table.schema.get_field_index(name), name, column), path)
+    reseal(path)
     failed = run("import", tmp_path, f"{topic}-copy", "--create")
     assert (failed.exit_code, "`semel export` writes" in failed.stderr) == (ExitCode.USAGE, True), failed.stderr
 
@@ -475,6 +602,7 @@ def test_lines_that_are_none_are_refused(broker: Broker, run: Run, topic: str, t
     run("export", topic, tmp_path, "--format", "json")
     (path,) = (tmp_path / "partition-0").iterdir()
     path.write_bytes(line + b"\n")
+    path = reseal(path)
     failed = run("import", tmp_path, f"{topic}-copy", "--create")
     assert (failed.exit_code, str(path) in failed.stderr) == (ExitCode.USAGE, True), failed.stderr
     assert isinstance(failed.exception, SystemExit)

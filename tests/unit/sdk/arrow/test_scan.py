@@ -209,6 +209,44 @@ def test_what_compresses_well_is_read_in_pieces(broker: Broker) -> None:
     assert sum(batch.num_rows for batch in semel.arrow.scan("zeros")) == 2_000
 
 
+@pytest.mark.parametrize("columns", ["key", None, 3, [], [["key"]], [b"key"]])
+def test_columns_that_are_none_are_refused(orders: str, columns: Any) -> None:
+    with pytest.raises(UsageError, match="columns takes a list of names"):
+        semel.arrow.scan(orders, columns=columns)
+
+
+@pytest.mark.parametrize("topic_id", ["x", 3, b"x", ""])
+def test_a_topic_id_that_is_none_is_refused(orders: str, topic_id: Any) -> None:
+    with pytest.raises(UsageError, match="topic_id is the topic_id of a scan"):
+        semel.arrow.scan(orders, topic_id=topic_id)
+
+
+def test_a_part_that_is_none_is_refused(orders: str) -> None:
+    for number in ([0], "0", True, 2):
+        with pytest.raises(UsageError, match="does not read partition"):
+            semel.arrow.scan(orders).partition(number)  # type: ignore[arg-type]
+
+
+def test_L2_offsets_behind_an_open_transaction_are_no_loss(broker: Broker) -> None:
+    """A scan of uncommitted records has read them. One of committed records has nothing yet, and said they are lost."""
+    topic = broker.create_topic()
+    with semel.Producer(broker.bootstrap, transactional_id="open") as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"open")
+        producer.flush()
+        kept = semel.arrow.scan(topic, isolation="read_uncommitted").end
+        assert kept == {0: 1}
+        empty = semel.arrow.scan(topic, start=kept)
+        assert (empty.start, empty.end, empty.read_all().num_rows) == ({0: 1}, {0: 1}, 0)
+        producer.commit_transaction()
+        producer.begin_transaction()
+        producer.send(topic, b"next")
+        producer.commit_transaction()
+    assert semel.arrow.read(topic, start=empty.end).column("value").to_pylist() == [b"next"]
+    with pytest.raises(semel.arrow.DataLossError):
+        semel.arrow.scan(topic, start={0: 99})
+
+
 def test_a_forked_child_reads_a_scan_anew_and_does_not_continue_what_was_begun(orders: str) -> None:
     """It waited two minutes for a thread that it does not have."""
     scan = semel.arrow.scan(orders, fetch_max_bytes=1)
