@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 import time
 import warnings
@@ -51,7 +50,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
     folder: Path = tmp_path_factory.mktemp("node")
     with LiveNode(folder) as live:
         yield live
-    gc.collect()  # what kafka-python left, before warnings about it count again
 
 
 @pytest.fixture(scope="module")

@@ -107,6 +107,7 @@ def semel_image(request: pytest.FixtureRequest, engine: docker.DockerClient) -> 
 def network() -> Iterator[Network]:
     with Network() as made:
         yield made
+    made._docker.client.close()  # which testcontainers leaves open
 
 
 def node_container(image: str, **kwargs: Any) -> SemelContainer:
