@@ -175,6 +175,12 @@ def _create(topic: str, bootstrap: str) -> None:
             print(f"created topic {topic} with {counted(len(created.partitions), 'partition')}", file=sys.stderr)
 
 
+def abort_soon(producer: semel.Producer) -> None:
+    """After Ctrl-C, give the node a moment to abort the transaction: it may be away, and it aborts on its own then."""
+    with suppress(SemelError):
+        producer.close(ABORT_S)
+
+
 def _send(producer: semel.Producer, topic: str, messages: Iterable[Message], bootstrap: str) -> int:
     failed: list[BaseException] = []
     acknowledged = begun = 0
@@ -215,9 +221,8 @@ def _send(producer: semel.Producer, topic: str, messages: Iterable[Message], boo
             pass
         elif producer.transactional_id is not None:
             print("nothing was sent: the transaction is aborted", file=sys.stderr)
-            if isinstance(error, KeyboardInterrupt):  # the node may be away
-                with suppress(SemelError):
-                    producer.close(ABORT_S)
+            if isinstance(error, KeyboardInterrupt):
+                abort_soon(producer)
         else:
             with suppress(SemelError):
                 producer.flush(FLUSH_AFTER_FAILURE_S)

@@ -190,7 +190,8 @@ class ExportDirectory:
         """Raises `UsageError` where there are files of a partition that the manifest does not know."""
         for folder in self.path.glob("partition-*"):
             number = folder.name.removeprefix("partition-")
-            if number.isdecimal() and int(number) not in manifest.start and any(folder.iterdir()):
+            is_unknown = number.isdecimal() and int(number) not in manifest.start
+            if is_unknown and folder.is_dir() and any(folder.iterdir()):
                 raise UsageError(
                     f"{self.path / MANIFEST} does not know {folder.name}, which has files: it is from before. Bring "
                     "back the one that belongs to them, or export into a new directory"

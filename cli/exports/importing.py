@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -28,7 +28,7 @@ from semel.cli.common import (
 from semel.cli.exports.directory import MANIFEST, ExportDirectory, ExportFile, Manifest
 from semel.cli.exports.formats import RECORD_BYTES_MAX, read_file
 from semel.cli.json_records import Message
-from semel.cli.produce import Compression
+from semel.cli.produce import Compression, abort_soon
 from semel.cli.signals import finishing_on_signals
 from semel.protocol.errors import (
     AbortTransactionError,
@@ -45,7 +45,6 @@ app = command_app()
 
 _TRANSACTION_RECORDS: Final = 5_000
 _TRANSACTION_BYTES: Final = 8 << 20
-_ABORT_S: Final = 2.0
 
 
 @app.command(
@@ -81,6 +80,7 @@ def import_(
     manifest = source.manifest()
     if manifest is None:
         raise UsageError(f"there is no {directory / MANIFEST}: name a directory that `semel export` has written")
+    source.check_folders(manifest)
     name = manifest.topic if topic is None else topic
     with finishing_on_signals(), open_admin(bootstrap) as admin:
         target = _target(admin, name, manifest, bootstrap, create=create)
@@ -162,12 +162,11 @@ def _target(admin: semel.Admin, name: str, manifest: Manifest, bootstrap: str, *
 
 @contextmanager
 def _closing_soon(producer: semel.Producer) -> Iterator[None]:
-    """Where Ctrl-C comes inside, give the node a moment to abort the transaction. It may be away."""
+    """Where Ctrl-C comes inside, do not wait for a node that is away."""
     try:
         yield
     except KeyboardInterrupt:
-        with suppress(SemelError):
-            producer.close(_ABORT_S)
+        abort_soon(producer)
         raise
 
 
@@ -201,7 +200,6 @@ class _Importer:
         """What earlier imports of this directory have sent to this topic."""
 
     def run(self) -> None:
-        self._source.check_folders(self._manifest)
         files = [self._source.files(self._manifest, number) for number in range(self._manifest.partitions)]
         for number, of_partition in enumerate(files):
             if of_partition:

@@ -88,7 +88,7 @@ class ReadOptions:
         """Return the error for a topic that was deleted and created again."""
         what = f"topic {topic} was deleted, and another one has its name now"
         error = DataLossError(
-            f"{what}. Offsets that were kept mean nothing in it: begin anew, without them and without topic_id",
+            f"{what}. Offsets that were kept mean nothing in it: start again, without them and without topic_id",
             ErrorCode.UNKNOWN_TOPIC_ID,
         )
         error.what = what

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from uuid import UUID
@@ -228,7 +229,8 @@ async def _settle(
     if isinstance(start, Mapping):
         beyond = [number for number, begin in begins.items() if begin > latest[number]]
         # What is still open, a scan of uncommitted records has read: it is there, and there is nothing to read yet.
-        written = await _offsets(client, topic, beyond, "end", "latest", how, IsolationLevel.READ_UNCOMMITTED)
+        uncommitted = replace(how, isolation=IsolationLevel.READ_UNCOMMITTED)
+        written = await _offsets(client, topic, beyond, "end", "latest", uncommitted)
         for number in beyond:
             begin = begins[number]
             if begin <= written[number]:
@@ -243,13 +245,7 @@ async def _settle(
 
 
 async def _offsets(
-    client: ClientCore,
-    topic: str,
-    numbers: list[int],
-    name: str,
-    moment: Moment,
-    how: ReadOptions,
-    isolation: IsolationLevel | None = None,
+    client: ClientCore, topic: str, numbers: list[int], name: str, moment: Moment, how: ReadOptions
 ) -> dict[int, int]:
     if isinstance(moment, Mapping):
         given = {int(number): offset for number, offset in moment.items()}
@@ -268,11 +264,7 @@ async def _offsets(
     else:
         wanted = EARLIEST_TIMESTAMP if moment == "earliest" else LATEST_TIMESTAMP
     tps = [TopicPartition(topic, number) for number in numbers]
-    found = (
-        await list_offsets(client, dict.fromkeys(tps, wanted), how.isolation if isolation is None else isolation)
-        if tps
-        else {}
-    )
+    found = await list_offsets(client, dict.fromkeys(tps, wanted), how.isolation) if tps else {}
     without = [tp.partition for tp in tps if found[tp].offset < 0]  # no record of that time or a later one
     latest = await _offsets(client, topic, without, name, "latest", how) if without else {}
     return {tp.partition: latest.get(tp.partition, found[tp].offset) for tp in tps}

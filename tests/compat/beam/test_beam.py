@@ -92,7 +92,7 @@ def test_E1_each_record_is_numbered_once_while_the_pipeline_and_the_node_are_kil
         assert pipeline.restored
         assert reader.results.wrong(source) == []
         assert read_again(node.kafka_address, [NUMBERED], PARTITIONS, Results()).wrong(source) == []
-        # Where each shard is, is told beside the offset that is committed with its records.
+        # The sink keeps how far each shard is beside the offset that it commits with the records.
         assert all('"seq"' in (one.metadata or "") for one in admin.group_offsets(SINK).values())
 
 

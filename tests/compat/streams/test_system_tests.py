@@ -116,7 +116,7 @@ def test_E1_their_test_of_exactly_once_finds_every_record_once(nodes: NodeProces
 
 
 def test_E1_their_smoke_test_is_passed(nodes: NodeProcesses, tmp_path: Path) -> None:
-    """Windows, suppression, joins by foreign keys: the driver compares with what it has worked out by itself."""
+    """Windows, suppression, joins by foreign keys: the driver compares with what it has computed itself."""
     with Programs(nodes, tmp_path, kafka_jars.NEWEST, "StreamsSmokeTest", SMOKE) as programs:
         instances = [programs.start(f"instance-{number}", "process") for number in (1, 2)]
         driver = programs.start("driver", "run")

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from live_node import LiveNode
 from typer.testing import CliRunner, Result
 
 import semel
+from semel.cli import produce
 from semel.cli.common import ExitCode
 from semel.cli.main import app
 from semel.sdk.consumer.api import Consumer
@@ -295,17 +296,24 @@ def test_ctrl_c_in_the_midst_of_producing_says_what_was_sent(
             assert admin.transaction("load").state in ("PrepareAbort", "CompleteAbort")
 
 
-def test_ctrl_c_while_the_node_takes_nothing_does_not_wait_for_it() -> None:
-    """The end of the command waited for the delivery timeout of what could not be delivered: two minutes."""
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), "interrupted; sent to full: 1 record"),
+        (("--transaction", "load"), "nothing was sent: the transaction is aborted"),
+    ],
+)
+def test_ctrl_c_while_the_node_takes_nothing_does_not_wait_for_it(arguments: tuple[str, ...], expected: str) -> None:
+    """The end of the command waited for what could not be delivered, or aborted: for two minutes, and for one."""
     with Broker() as node:
         with semel.Admin(node.bootstrap) as admin:
             admin.create_topic("full", partitions=1)
-        process = start(node.bootstrap, "produce", "full")
+        process = start(node.bootstrap, "produce", "full", *arguments)
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.write(b"one\n")
         process.stdin.flush()
-        with semel.Consumer(node.bootstrap, offset_reset="earliest") as consumer:
+        with semel.Consumer(node.bootstrap, offset_reset="earliest", isolation="read_uncommitted") as consumer:
             consumer.assign([semel.TopicPartition("full", 0)])
             assert consumer.poll(60) is not None
         node.stop()
@@ -316,7 +324,28 @@ def test_ctrl_c_while_the_node_takes_nothing_does_not_wait_for_it() -> None:
         process.send_signal(signal.SIGINT)
         code, said = ended(process)
     assert code == ExitCode.INTERRUPTED
-    assert "interrupted; sent to full: 1 record" in said
+    assert expected in said
+
+
+def test_ctrl_c_amid_a_transaction_gives_the_node_a_moment_and_no_more(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[float | None] = []
+    close = semel.Producer.close
+
+    def noted(self: semel.Producer, timeout_s: float | None = None) -> None:
+        closed.append(timeout_s)
+        close(self, timeout_s)
+
+    def interrupted(_producer: object, _topic: str, messages: Iterable[object], *_: object) -> int:
+        next(iter(messages))
+        raise KeyboardInterrupt
+
+    run("topic", "create", "moment", "--partitions", "1")
+    monkeypatch.setattr(semel.Producer, "close", noted)
+    monkeypatch.setattr(produce, "_send_all", interrupted)
+    assert run("produce", "moment", "--transaction", "load", stdin="one\n").exit_code == ExitCode.INTERRUPTED
+    assert closed[0] == produce.ABORT_S
 
 
 def test_a_partition_that_the_topic_does_not_have_is_no_missing_topic(run: Run) -> None:

@@ -247,7 +247,7 @@ def test_L2_offsets_behind_an_open_transaction_are_no_loss(broker: Broker) -> No
         semel.arrow.scan(topic, start={0: 99})
 
 
-def test_a_forked_child_reads_a_scan_anew_and_does_not_continue_what_was_begun(orders: str) -> None:
+def test_a_forked_child_does_not_continue_a_scan_that_was_begun(orders: str) -> None:
     """It waited two minutes for a thread that it does not have."""
     scan = semel.arrow.scan(orders, fetch_max_bytes=1)
     begun = iter(scan)
