@@ -2,57 +2,36 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import kafka_jars
-import pytest
-from beam_runs import SINK, Pipeline, Results, latest_checkpoint, wait_for_checkpoint
-from fed_programs import Fault, Feeder, LiveReader, Run, nodes_in_turn, read_again
-from flink_runs import JVM, NUMBERED, PARTITIONS, READINGS, Input
+from beam_runs import SINK, Pipeline, Results, wait_for_checkpoint
+from fed_programs import (
+    Feeder,
+    LiveReader,
+    Run,
+    kill_both,
+    kill_node,
+    kill_program,
+    nodes_in_turn,
+    read_again,
+    repeated,
+)
+from flink_runs import JVM, NUMBERED, PARTITIONS, Input, create_topics, latest_checkpoint
 from java_programs import JavaProcess, compile_java
 from longer_runs import given
-from node_processes import NodeProcesses, node_processes, wait_for
+from node_processes import NodeProcesses
+from word_counts import WordCounts
 
 import semel
 from semel.cli.demo.processes import NodeProcess
 
 RECORDS = int(given("SEMEL_BEAM_RECORDS", "3000"))
-RECORDS_A_FAULT = 2_000
 FIRST = 60
 """So many are written before the first fault: to every shard of the sink."""
 PAGE = kafka_jars.ROOT / "docs" / "how-to" / "beam.md"
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path / "data")
-    node.start()
-    yield node
-    assert node.is_running, node.log_tail()
-    assert node.stop() == 0
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[NodeProcesses]:
-    with node_processes(tmp_path / "cluster") as nodes:
-        yield nodes
-        for node_id in nodes.running:
-            nodes.stop(node_id)
-
-
-def create_topics(bootstrap: str) -> None:
-    with semel.Admin(bootstrap) as admin:
-        for name in (READINGS, NUMBERED):
-            admin.create_topic(name, partitions=PARTITIONS)
-
-
-def chosen(kinds: Sequence[Fault]) -> list[Fault]:
-    """Return each of these, and again where there is more input."""
-    return list(itertools.islice(itertools.cycle(kinds), max(len(kinds), RECORDS // RECORDS_A_FAULT)))
 
 
 def test_E1_each_record_is_numbered_once_while_the_pipeline_and_the_node_are_killed(
@@ -67,27 +46,11 @@ def test_E1_each_record_is_numbered_once_while_the_pipeline_and_the_node_are_kil
         semel.Admin(node.bootstrap) as admin,
     ):
         pipeline.start()
-
-        def kill_pipeline(meanwhile: Callable[[], None]) -> None:
-            pipeline.kill()
-            meanwhile()
-            pipeline.start()
-
-        def kill_node(meanwhile: Callable[[], None]) -> None:
-            meanwhile()
-            node.kill()
-            node.start()
-
-        def kill_both(meanwhile: Callable[[], None]) -> None:
-            pipeline.kill()
-            kill_node(meanwhile)
-            pipeline.start()
-
         run = Run(pipeline, reader, feeder, source)
         feeder.allow(FIRST)
         run.read_until(lambda results: results.seen >= FIRST, "the first outputs")
         wait_for_checkpoint(pipeline.checkpoints)
-        run.with_faults(chosen([Fault(kill_pipeline), Fault(kill_node), Fault(kill_both)]), admin)
+        run.with_faults(repeated([kill_program(pipeline), kill_node(node), kill_both(pipeline, node)], RECORDS), admin)
         run.read_until(lambda results: results.seen >= RECORDS, f"{RECORDS} outputs")
         assert pipeline.restored
         assert reader.results.wrong(source) == []
@@ -109,18 +72,12 @@ def test_E1_each_record_is_numbered_once_while_nodes_of_a_cluster_are_killed(
         semel.Admin(nodes.bootstrap, api_timeout_ms=60_000) as admin,
     ):
         pipeline.start()
-
-        def kill_pipeline(meanwhile: Callable[[], None]) -> None:
-            pipeline.kill()
-            meanwhile()
-            pipeline.start()
-
-        kill_node = nodes_in_turn(nodes)
+        one_node = nodes_in_turn(nodes)
         run = Run(pipeline, reader, feeder, source)
         feeder.allow(FIRST)
         run.read_until(lambda results: results.seen >= FIRST, "the first outputs")
         wait_for_checkpoint(pipeline.checkpoints)
-        run.with_faults(chosen([kill_node, kill_node, Fault(kill_pipeline)]), admin)
+        run.with_faults(repeated([one_node, one_node, kill_program(pipeline)], RECORDS), admin)
         run.read_until(lambda results: results.seen >= RECORDS, f"{RECORDS} outputs")
         assert reader.results.wrong(source) == []
         assert read_again(bootstrap, [NUMBERED], PARTITIONS, Results()).wrong(source) == []
@@ -140,34 +97,13 @@ def test_the_program_of_the_page_counts_on_from_its_checkpoint(node: NodeProcess
     (settings / "flink-conf.yaml").touch()
     arguments = shlex.split(options[1].replace("\\\n", " ").replace("/tmp/count-words", str(checkpoints)))
     arguments[arguments.index("--flinkConfDir=settings")] = f"--flinkConfDir={settings}"
-    with semel.Admin(node.bootstrap) as admin:
-        admin.create_topic("words", partitions=1)
-        admin.create_topic("counted", partitions=1)
-    counted: list[bytes | None] = []
 
-    def run(words: list[str]) -> None:
-        wanted = len(counted) + len(words)
-        process = JavaProcess(jars, classes, "CountWords", *arguments, log=tmp_path / "pipeline.log", jvm=JVM)
-        process.start()
-        try:
-            with semel.Producer(node.bootstrap) as producer:
-                for word in words:
-                    producer.send("words", word)
+    def pipeline() -> JavaProcess:
+        return JavaProcess(jars, classes, "CountWords", *arguments, log=tmp_path / "pipeline.log", jvm=JVM)
 
-            def is_there() -> bool:
-                assert process.is_running, process.log_tail()
-                counted.extend(record.value for record in reader.poll(0.2) or ())
-                return len(counted) >= wanted
-
-            wait_for(is_there, "the output of the page's program")
-            wait_for_checkpoint(checkpoints)
-        finally:
-            process.kill()
-
-    with semel.Consumer(node.bootstrap) as reader:
-        reader.assign([semel.TopicPartition("counted", 0)])
-        run(["once", "once", "again"])
+    with WordCounts(node.bootstrap) as words:
+        words.run(pipeline(), ["once", "once", "again"], then=lambda: wait_for_checkpoint(checkpoints))
         latest = latest_checkpoint(checkpoints)
         (settings / "flink-conf.yaml").write_text(f"execution.savepoint.path: file://{latest}\n")
-        run(["once", "again"])
-    assert sorted(value or b"" for value in counted) == [b"again 1", b"again 2", b"once 1", b"once 2", b"once 3"]
+        words.run(pipeline(), ["once", "again"])
+    assert sorted(words.counted) == ["again 1", "again 2", "once 1", "once 2", "once 3"]

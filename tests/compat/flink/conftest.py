@@ -6,6 +6,7 @@ from pathlib import Path
 
 import kafka_jars
 import pytest
+from fed_nodes import node, nodes  # noqa: F401 (fixtures)
 from java_programs import compile_java
 
 HERE = Path(__file__).resolve().parent

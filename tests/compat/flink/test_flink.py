@@ -2,51 +2,40 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import kafka_jars
 import pytest
-from fed_programs import Fault, Feeder, LiveReader, Run, nodes_in_turn, read_again
-from flink_runs import JVM, NUMBERED, PARTITIONS, READINGS, Input, Job, Results
+from fed_programs import (
+    Feeder,
+    LiveReader,
+    Run,
+    kill_both,
+    kill_node,
+    kill_program,
+    nodes_in_turn,
+    read_again,
+    repeated,
+)
+from flink_runs import JVM, NUMBERED, PARTITIONS, Input, Job, Results, create_topics, latest_checkpoint
 from java_programs import JavaProcess, compile_java
 from kafka_proxy import Fate, KafkaProxy, every, passing
 from longer_runs import given
-from node_processes import NodeProcesses, node_processes, wait_for
+from node_processes import NodeProcesses, wait_for
+from word_counts import WordCounts
 
 import semel
 from semel.cli.demo.processes import NodeProcess
 from semel.protocol.kafka.api import ApiKey
 
 RECORDS = int(given("SEMEL_FLINK_RECORDS", "3000"))
-RECORDS_A_FAULT = 2_000
 PAGE = kafka_jars.ROOT / "docs" / "how-to" / "flink.md"
 NAMINGS = ("INCREMENTING", "POOLING")
 TIMEOUT_MS = 60_000
 NOT_COMMITTED = "Unable to commit transaction"
 REFUSED = "The transaction timeout is larger than the maximum value allowed by the broker"
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path / "data")
-    node.start()
-    yield node
-    assert node.is_running, node.log_tail()
-    assert node.stop() == 0
-
-
-def create_topics(bootstrap: str) -> None:
-    with semel.Admin(bootstrap) as admin:
-        for name in (READINGS, NUMBERED):
-            admin.create_topic(name, partitions=PARTITIONS)
-
-
-def chosen(kinds: Sequence[Fault]) -> list[Fault]:
-    """Return each of these, and again where there is more input."""
-    return list(itertools.islice(itertools.cycle(kinds), max(len(kinds), RECORDS // RECORDS_A_FAULT)))
 
 
 @pytest.mark.parametrize("naming", NAMINGS)
@@ -56,45 +45,21 @@ def test_E1_each_record_is_numbered_once_while_the_job_and_the_node_are_killed(
     """Flink names transactions in two ways. After a kill it finds those that are left by trying names, or by a list."""
     create_topics(node.bootstrap)
     source = Input(RECORDS)
-    parallelisms = itertools.cycle((2, 1))
     with (
-        Job(tmp_path, jars, classes, node.kafka_address, naming, timeout_ms=TIMEOUT_MS) as job,
+        Job(tmp_path, jars, classes, node.kafka_address, naming, timeout_ms=TIMEOUT_MS, parallelisms=(2, 1)) as job,
         LiveReader(node.bootstrap, [NUMBERED], PARTITIONS, Results()) as reader,
         Feeder(node.bootstrap, source) as feeder,
         semel.Admin(node.bootstrap) as admin,
     ):
-        job.start(next(parallelisms))
-
-        def kill_job(meanwhile: Callable[[], None]) -> None:
-            job.kill()
-            meanwhile()
-            job.start(next(parallelisms))
-
-        def kill_node(meanwhile: Callable[[], None]) -> None:
-            meanwhile()
-            node.kill()
-            node.start()
-
-        def kill_both(meanwhile: Callable[[], None]) -> None:
-            job.kill()
-            kill_node(meanwhile)
-            job.start(next(parallelisms))
-
+        job.start()
         run = Run(job, reader, feeder, source)
-        run.with_faults(chosen([Fault(kill_job), Fault(kill_node), Fault(kill_both), Fault(kill_job)]), admin)
+        faults = [kill_program(job), kill_node(node), kill_both(job, node), kill_program(job)]
+        run.with_faults(repeated(faults, RECORDS), admin)
         run.read_until(lambda results: results.seen >= RECORDS, f"{RECORDS} outputs")
         assert run.cut_off
         assert job.restored
         assert reader.results.wrong(source) == []
         assert read_again(node.kafka_address, [NUMBERED], PARTITIONS, Results()).wrong(source) == []
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[NodeProcesses]:
-    with node_processes(tmp_path / "cluster") as nodes:
-        yield nodes
-        for node_id in nodes.running:
-            nodes.stop(node_id)
 
 
 def test_E1_each_record_is_numbered_once_while_nodes_of_a_cluster_are_killed(
@@ -110,15 +75,9 @@ def test_E1_each_record_is_numbered_once_while_nodes_of_a_cluster_are_killed(
         semel.Admin(nodes.bootstrap, api_timeout_ms=60_000) as admin,
     ):
         job.start()
-
-        def kill_job(meanwhile: Callable[[], None]) -> None:
-            job.kill()
-            meanwhile()
-            job.start()
-
-        kill_node = nodes_in_turn(nodes)
+        one_node = nodes_in_turn(nodes)
         run = Run(job, reader, feeder, source)
-        run.with_faults(chosen([kill_node, kill_node, Fault(kill_job)]), admin)
+        run.with_faults(repeated([one_node, one_node, kill_program(job)], RECORDS), admin)
         run.read_until(lambda results: results.seen >= RECORDS, f"{RECORDS} outputs")
         assert run.cut_off
         assert reader.results.wrong(source) == []
@@ -190,32 +149,11 @@ def test_the_program_of_the_page_counts_on_from_its_checkpoint(node: NodeProcess
     program = tmp_path / "CountWords.java"
     program.write_text(code)
     classes = compile_java(jars, [program], tmp_path / "compiled", lint="-Xlint:none")
-    with semel.Admin(node.bootstrap) as admin:
-        admin.create_topic("words", partitions=1)
-        admin.create_topic("counted", partitions=1)
-    counted: list[bytes | None] = []
 
-    def run(words: list[str], *arguments: str) -> None:
-        wanted = len(counted) + len(words)
-        job = JavaProcess(jars, classes, "CountWords", *arguments, log=tmp_path / "job.log", jvm=JVM)
-        job.start()
-        try:
-            with semel.Producer(node.bootstrap) as producer:
-                for word in words:
-                    producer.send("words", word)
+    def job(*arguments: str) -> JavaProcess:
+        return JavaProcess(jars, classes, "CountWords", *arguments, log=tmp_path / "job.log", jvm=JVM)
 
-            def is_there() -> bool:
-                assert job.is_running, job.log_tail()
-                counted.extend(record.value for record in reader.poll(0.2) or ())
-                return len(counted) >= wanted
-
-            wait_for(is_there, "the output of the page's program")
-        finally:
-            job.kill()
-
-    with semel.Consumer(node.bootstrap) as reader:
-        reader.assign([semel.TopicPartition("counted", 0)])
-        run(["once", "once", "again"])
-        complete = [path.parent for path in (tmp_path / "checkpoints").glob("*/chk-*/_metadata")]
-        run(["once", "again"], str(max(complete, key=lambda path: int(path.name.removeprefix("chk-")))))
-    assert sorted(value or b"" for value in counted) == [b"again 1", b"again 2", b"once 1", b"once 2", b"once 3"]
+    with WordCounts(node.bootstrap) as words:
+        words.run(job(), ["once", "once", "again"])
+        words.run(job(str(latest_checkpoint(tmp_path / "checkpoints"))), ["once", "again"])
+    assert sorted(words.counted) == ["again 1", "again 2", "once 1", "once 2", "once 3"]

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import kafka_jars
-import pytest
-from fed_programs import Fault, Feeder, LiveReader, Run, nodes_in_turn, read_again
+from fed_programs import (
+    Fault,
+    Feeder,
+    LiveReader,
+    Run,
+    kill_both,
+    kill_node,
+    nodes_in_turn,
+    read_again,
+    repeated,
+)
 from longer_runs import given
-from node_processes import NodeProcesses, node_processes, wait_for
+from node_processes import NodeProcesses, wait_for
 from streams_runs import INPUTS, OUTPUTS, PARTITIONS, Application, Input, Results
 
 import semel
@@ -20,29 +28,14 @@ from semel.cli.demo.processes import NodeProcess
 
 RECORDS = int(given("SEMEL_STREAMS_RECORDS", "3000"))
 """So many lines, orders and payments each."""
-RECORDS_A_FAULT = 2_000
 PAGE = kafka_jars.ROOT / "docs" / "how-to" / "kafka-streams.md"
 ENDED_S = 120
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path / "data")
-    node.start()
-    yield node
-    assert node.is_running, node.log_tail()
-    assert node.stop() == 0
 
 
 def create_topics(bootstrap: str, names: Sequence[str]) -> None:
     with semel.Admin(bootstrap) as admin:
         for name in names:
             admin.create_topic(name, partitions=PARTITIONS)
-
-
-def chosen(kinds: Sequence[Fault]) -> list[Fault]:
-    """Return each of these, and again where there is more input."""
-    return list(itertools.islice(itertools.cycle(kinds), max(len(kinds), RECORDS // RECORDS_A_FAULT)))
 
 
 def kill_instance(application: Application, number: int, *, loses_state: bool = False) -> Fault:
@@ -66,22 +59,11 @@ def test_E1_O4_each_record_counts_once_while_instances_and_the_node_are_killed(
         LiveReader(node.bootstrap, OUTPUTS, PARTITIONS, Results()) as reader,
         Feeder(node.bootstrap, source) as feeder,
     ):
-
-        def kill_node(meanwhile: Callable[[], None]) -> None:
-            meanwhile()
-            node.kill()
-            node.start()
-
-        def kill_both(meanwhile: Callable[[], None]) -> None:
-            application.processes[1].kill()
-            kill_node(meanwhile)
-            application.processes[1].start()
-
         first, second = kill_instance(application, 0), kill_instance(application, 1, loses_state=True)
         run = Run(application, reader, feeder, source)
-        others = [Fault(kill_node), Fault(kill_both, instance=1)]
+        others = [kill_node(node), kill_both(application.processes[1], node, instance=1)]
         with semel.Admin(node.bootstrap) as admin:
-            run.with_faults(chosen([first, others[0], second, *others]), admin)
+            run.with_faults(repeated([first, others[0], second, *others], RECORDS), admin)
         assert run.cut_off
         run.read_until(lambda results: results.is_enough(source), "all of the output")
         assert reader.results.wrong(source) == []
@@ -97,21 +79,13 @@ def test_E1_O4_each_record_counts_once_while_instances_and_the_node_are_killed(
         wait_for(lambda: application.stored(1, words) == words, "the standby to answer for all words")
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[NodeProcesses]:
-    with node_processes(tmp_path / "cluster") as nodes:
-        yield nodes
-        for node_id in nodes.running:
-            nodes.stop(node_id)
-
-
 def test_E1_O4_each_record_counts_once_while_nodes_of_a_cluster_are_killed(
     nodes: NodeProcesses, jars: Path, classes: Path, tmp_path: Path
 ) -> None:
     """One node after the other, each when all topics, those of Streams and the coordinators too, are in sync again."""
     create_topics(nodes.bootstrap, [*INPUTS, *OUTPUTS])
     source = Input(RECORDS)
-    kill_node = nodes_in_turn(nodes)
+    one_node = nodes_in_turn(nodes)
     with (
         Application(tmp_path, jars, classes, ",".join(nodes.kafka.values())) as application,
         LiveReader(nodes.bootstrap, OUTPUTS, PARTITIONS, Results()) as reader,
@@ -119,7 +93,7 @@ def test_E1_O4_each_record_counts_once_while_nodes_of_a_cluster_are_killed(
     ):
         run = Run(application, reader, feeder, source)
         with semel.Admin(nodes.bootstrap, api_timeout_ms=60_000) as admin:
-            run.with_faults(chosen([kill_node, kill_node, kill_instance(application, 0)]), admin)
+            run.with_faults(repeated([one_node, one_node, kill_instance(application, 0)], RECORDS), admin)
         assert run.cut_off
         run.read_until(lambda results: results.is_enough(source), "all of the output")
         assert reader.results.wrong(source) == []

@@ -5,14 +5,13 @@ Instances and nodes are killed while they work, which Kafka's tests do, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import kafka_jars
 import pytest
 from fed_programs import nodes_in_turn
 from java_programs import JavaProcess
-from node_processes import NodeProcesses, node_processes, wait_for
+from node_processes import NodeProcesses, wait_for
 
 import semel
 from semel.protocol.errors import SemelError
@@ -26,14 +25,6 @@ SMOKE = (
     *("data", "echo", "max", "min", "min-suppressed", "min-raw", "dif", "sum"),
     *("sws-raw", "sws-suppressed", "cnt", "avg", "tagg", "fk"),
 )  # fmt: skip
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[NodeProcesses]:
-    with node_processes(tmp_path / "cluster") as nodes:
-        yield nodes
-        for node_id in nodes.running:
-            nodes.stop(node_id)
 
 
 class Programs:

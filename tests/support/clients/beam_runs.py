@@ -6,15 +6,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flink_runs import JVM, KEYS, NUMBERED, Input
-from java_programs import JavaProcess
+from flink_runs import KEYS, NUMBERED, Input, OnFlink, checkpoint_number, latest_checkpoint
 from node_processes import wait_for
-
-import semel
 
 SINK = "numbered-by-beam"
 """The group in which the sink keeps where each of its shards is, beside the committed offsets."""
-TRANSACTIONS = f"producer_[0-9]+_for_{SINK}"
 
 
 @dataclass
@@ -50,32 +46,18 @@ class Results:
         ]
 
 
-class Pipeline:
-    """The pipeline in a JVM of its own, with Flink in it. Another start begins with the latest complete checkpoint."""
+class Pipeline(OnFlink):
+    """The numbering pipeline, with two shards of its sink."""
+
+    transactions = f"producer_[0-9]+_for_{SINK}"
 
     def __init__(self, folder: Path, jars: Path, classes: Path, kafka: str) -> None:
-        self._folder = folder
-        self._jars = jars
-        self._classes = classes
+        super().__init__(folder, jars, classes, "NumberingPipeline")
         self._kafka = kafka
-        self._process: JavaProcess | None = None
-        self.checkpoints = folder / "checkpoints"
-        self.restored: list[int] = []
-        """The checkpoints that it was started with."""
 
-    def __enter__(self) -> Pipeline:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-    def start(self) -> None:
+    def arguments(self, checkpoint: Path | None) -> list[str]:
         # In one JVM Beam leaves its option savepointPath aside: Flink's own setting has an effect.
-        settings = ""
-        latest = latest_checkpoint(self.checkpoints)
-        if latest is not None:
-            settings = f"execution.savepoint.path: file://{latest}\n"
-            self.restored.append(_number(latest))
+        settings = "" if checkpoint is None else f"execution.savepoint.path: file://{checkpoint}\n"
         (self._folder / "flink-conf.yaml").write_text(settings)
         options = {
             "runner": "FlinkRunner",
@@ -89,27 +71,7 @@ class Pipeline:
             "stateBackend": "filesystem",
             "stateBackendStoragePath": f"file://{self.checkpoints}",
         }
-        arguments = [self._kafka, "2", SINK, *(f"--{name}={value}" for name, value in options.items())]
-        log = self._folder / "pipeline.log"
-        self._process = JavaProcess(self._jars, self._classes, "NumberingPipeline", *arguments, log=log, jvm=JVM)
-        self._process.start()
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-
-    def check(self) -> None:
-        assert self._process is not None
-        assert self._process.is_running, f"the pipeline has ended:\n{self._process.log_tail()}"
-
-    def has_open_transaction(self, admin: semel.Admin, instance: int | None) -> bool:
-        return any(admin.transactions(states=["Ongoing"], pattern=TRANSACTIONS))
-
-
-def latest_checkpoint(checkpoints: Path) -> Path | None:
-    """Return the folder of the latest checkpoint whose metadata was written: others were cut off by a kill."""
-    complete = list(checkpoints.glob("*/chk-*/_metadata"))
-    return max(complete, key=lambda path: path.stat().st_mtime_ns).parent if complete else None
+        return [self._kafka, "2", SINK, *(f"--{name}={value}" for name, value in options.items())]
 
 
 def wait_for_checkpoint(checkpoints: Path) -> None:
@@ -118,14 +80,10 @@ def wait_for_checkpoint(checkpoints: Path) -> None:
     Beam can't continue a shard of its sink that was written to before a checkpoint knew it.
     """
     first = latest_checkpoint(checkpoints)
-    begun = 0 if first is None else _number(first)
+    begun = 0 if first is None else checkpoint_number(first)
 
     def is_there() -> bool:
         latest = latest_checkpoint(checkpoints)
-        return latest is not None and _number(latest) >= begun + 2
+        return latest is not None and checkpoint_number(latest) >= begun + 2
 
     wait_for(is_there, "a checkpoint that knows the shards of the sink")
-
-
-def _number(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("chk-"))

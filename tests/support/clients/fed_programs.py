@@ -14,10 +14,12 @@ from foreign_clients import QUIET
 from node_processes import NodeProcesses, is_in_sync, wait_for
 
 import semel
+from semel.cli.demo.processes import NodeProcess
 
 SLICE = 20
 SLICES_MAX = 50
 """Of a part of the input: records that are written at once, and how often at most."""
+RECORDS_A_FAULT = 2_000
 PATIENCE_S = 300
 """A member that was killed is missed after its session's 6 s, its transaction is aborted after 10 s."""
 
@@ -158,6 +160,41 @@ class Fault:
     kill: Callable[[Callable[[], None]], None]
     instance: int | None = None
     """Whose transaction is to be cut off; None: anybody's."""
+
+
+class Killable(Protocol):
+    """One process, which continues where it was when it is started again."""
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+
+def kill_program(program: Killable, instance: int | None = None) -> Fault:
+    def kill(meanwhile: Callable[[], None]) -> None:
+        program.kill()
+        meanwhile()
+        program.start()
+
+    return Fault(kill, instance)
+
+
+def kill_node(node: NodeProcess) -> Fault:
+    def kill(meanwhile: Callable[[], None]) -> None:
+        meanwhile()
+        node.kill()
+        node.start()
+
+    return Fault(kill)
+
+
+def kill_both(program: Killable, node: NodeProcess, instance: int | None = None) -> Fault:
+    return Fault(lambda meanwhile: kill_program(program).kill(lambda: kill_node(node).kill(meanwhile)), instance)
+
+
+def repeated(faults: Sequence[Fault], records: int) -> list[Fault]:
+    """Return each of these, and again where there is more input."""
+    return list(itertools.islice(itertools.cycle(faults), max(len(faults), records // RECORDS_A_FAULT)))
 
 
 def nodes_in_turn(nodes: NodeProcesses) -> Fault:

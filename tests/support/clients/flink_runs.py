@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from java_programs import JavaProcess
 
@@ -14,8 +16,6 @@ import semel
 READINGS, NUMBERED = "readings", "numbered"
 PARTITIONS = 3
 KEYS = 30
-TRANSACTIONS = "flink"
-"""What the names of the job's transactions begin with."""
 JVM = (
     "-Xmx400m",
     "-XX:+UseSerialGC",
@@ -24,6 +24,12 @@ JVM = (
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
     "--add-opens=java.base/java.util=ALL-UNNAMED",
 )
+
+
+def create_topics(bootstrap: str) -> None:
+    with semel.Admin(bootstrap) as admin:
+        for name in (READINGS, NUMBERED):
+            admin.create_topic(name, partitions=PARTITIONS)
 
 
 class Input:
@@ -74,33 +80,38 @@ def _differences(found: list[str], wanted: list[str]) -> Iterator[str]:
             yield f"{one!r} at place {place}, where {due!r} is due ({len(found)} of {len(wanted)})"
 
 
-class Job:
-    """The job in a JVM of its own. Another start begins with the latest checkpoint that is complete."""
+class OnFlink(ABC):
+    """A program in a JVM of its own, with Flink in it. Another start begins with the latest complete checkpoint."""
 
-    def __init__(self, folder: Path, jars: Path, classes: Path, kafka: str, naming: str, *, timeout_ms: int) -> None:
+    transactions = ""
+    """The pattern of the names of its transactions."""
+
+    def __init__(self, folder: Path, jars: Path, classes: Path, main: str) -> None:
         self._folder = folder
         self._jars = jars
         self._classes = classes
-        self._arguments = [kafka, naming, str(timeout_ms)]
+        self._main = main
         self._process: JavaProcess | None = None
         self.checkpoints = folder / "checkpoints"
         self.restored: list[int] = []
         """The checkpoints that it was started with."""
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    def start(self, parallelism: int = 2) -> None:
-        latest = self.latest_checkpoint()
-        arguments = [*self._arguments, str(self.checkpoints), str(parallelism)]
+    @abstractmethod
+    def arguments(self, checkpoint: Path | None) -> list[str]:
+        """Return what the program is started with. `checkpoint`: where it continues."""
+
+    def start(self) -> None:
+        latest = latest_checkpoint(self.checkpoints)
         if latest is not None:
-            arguments.append(str(latest))
-            self.restored.append(_number(latest))
-        log = self._folder / "job.log"
-        self._process = JavaProcess(self._jars, self._classes, "CountingJob", *arguments, log=log, jvm=JVM)
+            self.restored.append(checkpoint_number(latest))
+        log = self._folder / "program.log"
+        self._process = JavaProcess(self._jars, self._classes, self._main, *self.arguments(latest), log=log, jvm=JVM)
         self._process.start()
 
     def kill(self) -> None:
@@ -110,18 +121,44 @@ class Job:
     def log(self) -> str:
         return "" if self._process is None else self._process.log()
 
-    def latest_checkpoint(self) -> Path | None:
-        """Return the folder of the latest checkpoint whose metadata was written: others were cut off by a kill."""
-        complete = [path.parent for path in self.checkpoints.glob("*/chk-*/_metadata")]
-        return max(complete, key=_number, default=None)
-
     def check(self) -> None:
         assert self._process is not None
-        assert self._process.is_running, f"the job has ended:\n{self._process.log_tail()}"
+        assert self._process.is_running, f"the program has ended:\n{self._process.log_tail()}"
 
     def has_open_transaction(self, admin: semel.Admin, instance: int | None) -> bool:
-        return any(admin.transactions(states=["Ongoing"], pattern=f"{TRANSACTIONS}.*"))
+        return any(admin.transactions(states=["Ongoing"], pattern=self.transactions))
 
 
-def _number(checkpoint: Path) -> int:
+class Job(OnFlink):
+    """The counting job. `parallelisms`: those of one start after the other."""
+
+    transactions = "flink.*"
+
+    def __init__(
+        self,
+        folder: Path,
+        jars: Path,
+        classes: Path,
+        kafka: str,
+        naming: str,
+        *,
+        timeout_ms: int,
+        parallelisms: Sequence[int] = (2,),
+    ) -> None:
+        super().__init__(folder, jars, classes, "CountingJob")
+        self._settings = [kafka, naming, str(timeout_ms), str(self.checkpoints)]
+        self._parallelisms = itertools.cycle(parallelisms)
+
+    def arguments(self, checkpoint: Path | None) -> list[str]:
+        restored = [] if checkpoint is None else [str(checkpoint)]
+        return [*self._settings, str(next(self._parallelisms)), *restored]
+
+
+def latest_checkpoint(checkpoints: Path) -> Path | None:
+    """Return the folder of the latest checkpoint whose metadata was written: others were cut off by a kill."""
+    complete = [path.parent for path in checkpoints.glob("*/chk-*/_metadata")]
+    return max(complete, key=checkpoint_number, default=None)
+
+
+def checkpoint_number(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("chk-"))
