@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
+import os
 import socket
+import tempfile
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import cache
+from pathlib import Path
 from typing import Final, TypeVar
 
 from semel.protocol.errors import FatalError
@@ -19,22 +24,70 @@ _ANY: Final = "127.0.0.1:0"
 T = TypeVar("T")
 
 
+class Reservations:
+    """What this process keeps for itself of the ports that all processes of a user choose from.
+
+    Each port is the byte with its number in a file that they share, and is locked there. The system takes the locks
+    back from a process that ends, however it ends. Without them, two processes would choose the same port: between the
+    choice and the start of a node lie seconds on a busy machine, and a node that is away does not hold its port either.
+
+    The last `keep` ports are kept, so that many processes can go on for long.
+    """
+
+    def __init__(self, path: Path, keep: int = 2_000) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._process = os.getpid()
+        self._kept: deque[int] = deque()
+        self._keep = keep
+
+    def reserve(self, port: int) -> bool:
+        """Keep a port, unless another process has it."""
+        if self._process != os.getpid():  # a fork does not have the locks of its parent
+            self._process = os.getpid()
+            self._kept.clear()
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except OSError:
+            return False
+        self._kept.append(port)
+        if len(self._kept) > self._keep:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._kept.popleft())
+        return True
+
+    def close(self) -> None:
+        """Give all of them back."""
+        os.close(self._file)
+
+
 def free_ports(count: int) -> list[int]:
     """Return ports that are free now on the loopback address. Raises `FatalError` where there are not as many.
 
     None is one that the system gives to a client: while a node is away, a client that tries its address again may be
     given that very port for its own end, is then connected to itself, and the node cannot start any more. Nor is any
-    one that this process has had before, until it has had them all: it may be kept for a node that is away.
+    one that this process has had before, until it has had them all, or that another one of the user has chosen lately:
+    it may be kept for a node that is away.
     """
+    reservations = _reservations()
     with ExitStack() as stack:
         ports: list[int] = []
         for port in itertools.islice(_in_turn(), len(FIXED_PORTS)):
+            if reservations and not reservations.reserve(port):
+                continue
             with suppress(OSError):
                 stack.enter_context(socket.create_server(("127.0.0.1", port)))
                 ports.append(port)
             if len(ports) == count:
                 return ports
     raise FatalError(f"fewer than {count} of the ports {FIXED_PORTS.start} to {FIXED_PORTS[-1]} are free on 127.0.0.1")
+
+
+@cache
+def _reservations() -> Reservations | None:
+    """Return this process's; none where the file can't be had: then two processes meet once in a while."""
+    try:
+        return Reservations(Path(tempfile.gettempdir()) / f"semel-ports-{os.getuid()}")
+    except OSError:
+        return None
 
 
 @cache

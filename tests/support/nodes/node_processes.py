@@ -77,16 +77,18 @@ class NodeProcesses:
         self.grpc: dict[int, str] = {}
 
     def start(self, *node_ids: int, options: Sequence[str] = ()) -> None:
-        """Start nodes, all at once, and wait until they are ready. `options`: of the command, besides settings."""
-        for node_id in node_ids:
-            self._spawn(node_id, *options)
-        for node_id in node_ids:
-            process = self._processes[node_id]
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            found = READY.match(line)
-            assert found, line + self.log(node_id)
-            self.kafka[node_id], self.grpc[node_id] = found["kafka"], found["grpc"]
+        """Start nodes, all at once, and wait until they are ready. `options`: of the command, besides settings.
+
+        Where one does not get ready, all are ended: a fixture that starts them as it is made is never closed.
+        """
+        try:
+            for node_id in node_ids:
+                self._spawn(node_id, *options)
+            for node_id in node_ids:
+                self._wait_ready(node_id)
+        except BaseException:
+            self.close()
+            raise
 
     def start_in_vain(self, node_id: int, *options: str) -> tuple[int, str]:
         """Start a node that ends before it is ready. Returns its exit code, and what it has told."""
@@ -184,6 +186,7 @@ class NodeProcesses:
             process.kill()
         for process in self._processes.values():
             process.communicate(timeout=30)
+        self._processes.clear()
 
     def chosen(self, *options: str) -> list[str]:
         """Return a `program` whose disk or clock is the tests' own (`chosen_node.py`)."""
@@ -222,6 +225,14 @@ class NodeProcesses:
                 text=True,
                 env=self.environment(node_id),
             )
+
+    def _wait_ready(self, node_id: int) -> None:
+        process = self._processes[node_id]
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = READY.match(line)
+        assert found, line + self.log(node_id)
+        self.kafka[node_id], self.grpc[node_id] = found["kafka"], found["grpc"]
 
     def _metadata_is_locked(self) -> bool:
         """Whether a process holds on to the file of metadata; without such a file, none does."""
