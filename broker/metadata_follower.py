@@ -359,6 +359,8 @@ class MetadataFollower:
             if topic.has_diskless(state) and not partition.config.diskless_enable and node_id in state.replicas:
                 log_config = partition_log_configs(config, topic)(tp.partition)
                 wanted.append(NewPartition(tp, topic.topic_id, log_config, state.leader_epoch))
+        for one in wanted:
+            self.stop_coordinating(one.tp)
         if wanted:
             await self._logs.make_diskless(wanted)
 

@@ -304,16 +304,19 @@ class Diskless:
 
     # --- Letting go ---------------------------------------------------------------------------------------------------
 
-    def before_copying(self, part: PartitionTier) -> None:
+    async def before_copying(self, part: PartitionTier) -> None:
         """Close the active segment where much of it is in entries. What is in closed ones waits to be copied, for as
         long as a transaction is open, or the store is away.
         """
         if self._switching.is_wanted(part):
-            self._switching.before_copying(part)
+            await self._switching.before_copying(part)
             return
         claim, log = self._claims.get(part.key), part.partition.log
         if claim is not None and claim.log is log and claim.has_many_from(log.segments.active.base_offset):
             log.roll(self._storage.now_ms)
+
+    def claim_to_copy(self, part: PartitionTier) -> str:
+        return self._switching.claim_of(part) if part.is_switching else self.claim_of(part.partition)
 
     def doing(self, part: PartitionTier) -> str:
         return "make a diskless partition" if self._switching.is_wanted(part) else "let go of what was copied"

@@ -19,6 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from semel.broker.metadata.database import Database
 from semel.broker.metadata.tables import DISKLESS_ENTRIES, DISKLESS_LOGS, DISKLESS_OBJECTS, REMOTE_TABLES
+from semel.broker.tiers.rows import drop_segments
 from semel.protocol.ids import TopicId, format_topic_id
 
 _WRITING: Final = "writing"
@@ -116,9 +117,19 @@ class DisklessRows(Database):
             connection.execute(DISKLESS_LOGS.update().where(_is_of(DISKLESS_LOGS, key)).values(**values))
             return True
 
-    def claim_copy(self, key: PartitionKey, claim: str, leader_epoch: int, node_id: int, end_offset: int) -> int | None:
+    def claim_copy(
+        self,
+        key: PartitionKey,
+        claim: str,
+        leader_epoch: int,
+        node_id: int,
+        end_offset: int,
+        *,
+        drops_segments_at_ms: int | None = None,
+    ) -> int | None:
         """Let nobody but the leader of an epoch copy a log that is still on disks. None: a later epoch has a claim.
 
+        drops_segments_at_ms: now, where the segments that others have copied are to be deleted, too
         Returns the offset to copy from: where this claim has come to already, or else `end_offset`. What others have
         copied is removed, because the log on the disks of the replicas counts, and may be another since; and so is what
         lies before `end_offset`.
@@ -131,13 +142,17 @@ class DisklessRows(Database):
             if known is None:
                 insert = self._insert(DISKLESS_LOGS).values(**_columns_of(key), **values)
                 made = insert.on_conflict_do_nothing().returning(DISKLESS_LOGS.c.claim)
-                return None if connection.execute(made).one_or_none() is None else end_offset
-            if known.leader_epoch > leader_epoch:
-                return None
-            if known.claim == claim and known.end_offset >= end_offset:
-                return int(known.end_offset)
-            connection.execute(DISKLESS_LOGS.update().where(_is_of(DISKLESS_LOGS, key)).values(**values))
-            connection.execute(DISKLESS_ENTRIES.delete().where(_is_of(DISKLESS_ENTRIES, key)))
+                if connection.execute(made).one_or_none() is None:
+                    return None
+            else:
+                if known.leader_epoch > leader_epoch:
+                    return None
+                if known.claim == claim and known.end_offset >= end_offset:
+                    return int(known.end_offset)
+                connection.execute(DISKLESS_LOGS.update().where(_is_of(DISKLESS_LOGS, key)).values(**values))
+                connection.execute(DISKLESS_ENTRIES.delete().where(_is_of(DISKLESS_ENTRIES, key)))
+            if drops_segments_at_ms is not None and (known is None or known.claim != claim):
+                drop_segments(connection, key, drops_segments_at_ms)
             return end_offset
 
     def load(self, key: PartitionKey) -> Log:

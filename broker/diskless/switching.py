@@ -9,12 +9,18 @@ Until that change the log on the disks counts (R1, R3): what was copied under on
 leader has committed, because within an epoch a log only grows. The next leader copies from the beginning. That change
 is made for the leader of an epoch only, and only for the run of the node that asks for it; and while it is not known
 whether it was made, the partition stays sealed: what it took then could be lost.
+
+Of a compacted log the segments are copied under the claim, too, and those of another claim are dropped: each replica
+has compacted its own, and one that lacks a deletion must not meet another one that still has what it deletes (D4). For
+the same reason nothing may be newer than what stands before it. So compaction may go on while it is copied, but at the
+end, when all else is there, the copied segments have to be as those on the disk are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import Final
 
 from semel.broker.controller.diskless import switched
@@ -23,6 +29,7 @@ from semel.broker.diskless.writer import Place, Writer
 from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import Change
 from semel.broker.metadata.image import MetadataImage
+from semel.broker.tiers.copying import is_as_copied
 from semel.broker.tiers.partition_tier import PartitionTier
 from semel.broker.tiers.remote_storage import RemoteStorage
 from semel.protocol.batch_header import leading_batches
@@ -53,6 +60,18 @@ _AGAIN_S_MAX: Final = 2.0
 _CLAIM_BYTES: Final = 12
 
 
+@dataclass(slots=True)
+class _Claim:
+    """That under which a partition is copied here.
+
+    is_begun: whether the database has it, and what others had copied is removed
+    """
+
+    id: str
+    leader_epoch: int
+    is_begun: bool = False
+
+
 class Switching:
     """What one node does for the partitions that it leads and that are to become diskless."""
 
@@ -61,8 +80,7 @@ class Switching:
         self._place = place
         self._writer = writer
         self._slots = asyncio.Semaphore(_COPIED_AT_ONCE)
-        self._claims: dict[Partition, tuple[int, str]] = {}
-        """(leader epoch, claim) under which a partition is copied."""
+        self._claims: dict[Partition, _Claim] = {}
 
     @property
     def _rows(self) -> DisklessRows:
@@ -72,9 +90,18 @@ class Switching:
         """Say whether a partition is to become diskless, and this node leads it."""
         return part.partition.leader is not None and part.is_switching
 
-    def before_copying(self, part: PartitionTier) -> None:
-        """Close the active segment where it is large, or where it has to be copied as one."""
+    def claim_of(self, part: PartitionTier) -> str:
+        """Return the claim under which a partition is copied; "" where it has not begun."""
+        claim = self._claims.get(part.partition)
+        is_current = claim is not None and claim.is_begun and claim.leader_epoch == part.partition.leader_epoch
+        return claim.id if claim is not None and is_current else ""
+
+    async def before_copying(self, part: PartitionTier) -> None:
+        """Close the active segment where it is large, or where it has to be copied as one. Raises `SemelError`."""
         log = part.partition.log
+        if part.partition.config.is_compacted and not self.claim_of(part):
+            await self._claim(part, part.partition.leader_epoch)
+            await self._note_start(part)
         active = log.segments.active
         is_due = active.size >= SEGMENT_BYTES or (not part.bytes_to_copy and not self._is_told(part))
         if log.log_end_offset > active.base_offset and is_due:
@@ -97,17 +124,19 @@ class Switching:
         partition, log = part.partition, part.partition.log
         if not self.is_wanted(part) or not part.is_known or partition.refused is not None:
             return
-        epoch = partition.leader_epoch
+        epoch, is_compacted = partition.leader_epoch, partition.config.is_compacted
         if partition.is_sealed:
             await self._say_so(part, epoch)
             return
+        if is_compacted and not (self.claim_of(part) and is_as_copied(part)):
+            return  # segments are copied first, or again
         behind = log.segments.bytes_between(_begins(part), log.log_end_offset)
         if not self._is_told(part) or behind > BEHIND_MAX:
             self._check_not_blocked(partition)
             return
         await self._note_start(part)
         for _ in range(_ROUNDS_MAX):
-            at = await self._claim(part, epoch)
+            at = await self._claim_told(part, epoch)
             if (copied := await self._copy(part, epoch, at, partition.high_watermark)) <= _LITTLE_BYTES:
                 break
         if copied > _MUCH_BYTES:
@@ -119,8 +148,10 @@ class Switching:
         try:
             await self._all_committed(partition)
             async with asyncio.timeout(_SEALED_MAX_S):
-                await self._copy(part, epoch, await self._claim(part, epoch), log.log_end_offset)
+                await self._copy(part, epoch, await self._claim_told(part, epoch), log.log_end_offset)
                 await self._note_start(part)
+            if is_compacted and not is_as_copied(part):
+                raise _not_now(partition, "its segments were compacted meanwhile")
             is_asked = True
         except TimeoutError:
             raise _not_now(partition, "the store, or the metadata's database, is too slow") from None
@@ -153,22 +184,34 @@ class Switching:
                     lambda known: rows.move_start(part.key, known, start, now_ms, keeps_last=has_producers)
                 )
 
-    async def _claim(self, part: PartitionTier, epoch: int) -> int:
-        """Return the offset to copy from. Raises `SemelError`: another node leads, or what tells of producers was
-        deleted meanwhile.
-        """
-        partition = part.partition
-        self._check_led(partition, epoch)
+    async def _claim_told(self, part: PartitionTier, epoch: int) -> int:
+        """See `_claim`. Raises `SemelError` also where what tells of producers was deleted meanwhile."""
         if not self._is_told(part):
-            raise _not_now(partition, "its first records were deleted meanwhile")
-        known = self._claims.get(partition)
-        if known is None or known[0] != epoch:
+            raise _not_now(part.partition, "its first records were deleted meanwhile")
+        return await self._claim(part, epoch)
+
+    async def _claim(self, part: PartitionTier, epoch: int) -> int:
+        """Return the offset to copy from. Raises `SemelError` where another node leads."""
+        partition, node_id = part.partition, self._storage.node_id
+        self._check_led(partition, epoch)
+        claim = self._claims.get(partition)
+        if claim is None or claim.leader_epoch != epoch:
             self._forget_others()
-            known = self._claims[partition] = epoch, new_token(_CLAIM_BYTES)
-        claim, begins, node_id = known[1], self._first_batch(part), self._storage.node_id
-        at = await self._place.ask(lambda: self._rows.claim_copy(part.key, claim, epoch, node_id, begins))
+            claim = self._claims[partition] = _Claim(new_token(_CLAIM_BYTES), epoch)
+        claim_id, drops_at_ms, begins = claim.id, None, _begins(part)
+        if partition.config.is_compacted:
+            drops_at_ms = self._storage.now_ms
+            begins = begins if claim.is_begun else partition.log_start_offset  # no segment counts yet
+        begins = self._first_batch(partition, begins)
+        at = await self._place.ask(
+            lambda: self._rows.claim_copy(part.key, claim_id, epoch, node_id, begins, drops_segments_at_ms=drops_at_ms)
+        )
         if at is None:
             raise _led_elsewhere(partition)
+        if drops_at_ms is not None and not claim.is_begun:
+            async with part.changing:
+                part.follow(await self._storage.ask(lambda: self._storage.rows.load(part.key)))
+        claim.is_begun = True
         return at
 
     def _forget_others(self) -> None:
@@ -178,9 +221,9 @@ class Switching:
             del self._claims[partition]
 
     @staticmethod
-    def _first_batch(part: PartitionTier) -> int:
-        """Return the first offset of the batch that follows the segments. What was deleted may end within it."""
-        log, begins = part.partition.log, _begins(part)
+    def _first_batch(partition: Partition, begins: int) -> int:
+        """Return the first offset of the batch in which an offset is: what was deleted may end within it."""
+        log = partition.log
         if begins >= log.log_end_offset:
             return begins
         return min(begins, log.read(begins, 1, log.log_end_offset).first_offset)
@@ -191,7 +234,7 @@ class Switching:
         Raises `SemelError`.
         """
         partition, copied = part.partition, 0
-        claim = self._claims[partition][1]
+        claim = self._claims[partition].id
         while at < upto:
             async with self._slots:
                 self._check_led(partition, epoch)

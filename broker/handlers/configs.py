@@ -28,8 +28,9 @@ from semel.broker.handlers.topics.rules import (
     check_stays_uncompacted,
     check_topic_configs,
     lasting_policy,
+    topic_log_config,
 )
-from semel.broker.metadata.changes import SWITCHES_VERSION, Change, ConfigsChanged
+from semel.broker.metadata.changes import COMPACTED_SWITCHES_VERSION, SWITCHES_VERSION, Change, ConfigsChanged
 from semel.broker.metadata.image import (
     ALL_NODES_ID,
     BROKER_RESOURCE,
@@ -116,7 +117,7 @@ async def alter_configs(node: Services, request: AlterConfigsRequest) -> None:
             change = ConfigsChanged(BROKER_RESOURCE, str(node_id), values)
         check_all_know(image, (name for name, value in values.items() if value is not None))
         switches = change.resource == TOPIC_RESOURCE and _begins_to_switch(image, change)
-        if switches and image.version < SWITCHES_VERSION:
+        if switches and image.version < _version_to_switch(node, image.topics[change.name]):
             raise FatalError(
                 f"{change.name} can't become diskless yet: not all nodes run a semel that knows how. Upgrade all nodes "
                 "first",
@@ -132,6 +133,12 @@ async def alter_configs(node: Services, request: AlterConfigsRequest) -> None:
     else:
         await node.metadata.change(decide)
         await node.caught_up()
+
+
+def _version_to_switch(node: Services, topic: TopicImage) -> int:
+    """Return the version of the metadata from which on a topic may become diskless."""
+    is_compacted = topic_log_config(node.config, topic.configs).is_compacted
+    return COMPACTED_SWITCHES_VERSION if is_compacted else SWITCHES_VERSION
 
 
 def _begins_to_switch(image: MetadataImage, change: ConfigsChanged) -> bool:
@@ -258,9 +265,9 @@ def _check_topic_change(node: Services, topic: TopicImage, values: Mapping[str, 
             "alone. To have new ones on the disk, too, raise local.retention.ms; to be rid of it, use another topic",
             ErrorCode.INVALID_CONFIG,
         )
+    check_topic_configs(node.config, {name: value for name, value in merged.items() if value is not None})
     check_may_switch(node.config, topic, merged)
     check_stays_uncompacted(node.config, topic, merged)
-    check_topic_configs(node.config, {name: value for name, value in merged.items() if value is not None})
 
 
 def _min_isr_after(node: Services, image: MetadataImage, node_id: int, values: Mapping[str, str | None]) -> int:

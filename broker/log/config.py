@@ -323,6 +323,8 @@ class LogConfig:
     min_insync_replicas: int = LogDefaults.min_insync_replicas
     leader_replication_throttled_replicas: ThrottledReplicas = NO_REPLICAS
     follower_replication_throttled_replicas: ThrottledReplicas = NO_REPLICAS
+    becomes_diskless: bool = field(default=False, metadata={"is_setting": False})
+    """Whether it is on this disk while its topic is diskless: it is yet to be copied."""
 
     # Worked out once, because every append asks.
     has_remote: bool = field(init=False, repr=False, compare=False)
@@ -364,7 +366,7 @@ class LogConfig:
                 )
         self._check_local_retention("ms", self.local_retention_ms, self.retention_ms)
         self._check_local_retention("bytes", self.local_retention_bytes, self.retention_bytes)
-        if self.remote_storage_enable and compacted and not self.diskless_enable:
+        if self.remote_storage_enable and compacted and not (self.diskless_enable or self.becomes_diskless):
             raise UsageError(
                 "remote.storage.enable=true does not go together with cleanup.policy=compact: what is compacted stays "
                 "on the disk. Diskless topics can be compacted (diskless.enable=true)",
@@ -416,7 +418,7 @@ class LogConfig:
 
 
 def _settings() -> list[str]:
-    return [one.name for one in fields(LogConfig) if one.init]
+    return [one.name for one in fields(LogConfig) if one.init and one.metadata.get("is_setting", True)]
 
 
 _RANGES: Final[Mapping[str, tuple[float, float]]] = {

@@ -310,7 +310,7 @@ KINDS: Final[Mapping[str, type[Change]]] = {
 }
 _KIND_OF: Final[Mapping[type[Change], str]] = {made: kind for kind, made in KINDS.items()}
 
-METADATA_VERSION: Final = 9
+METADATA_VERSION: Final = 10
 """The newest version of the metadata that this Semel reads and writes.
 
 What an older version would not read is written only where the image's `version` is high enough. So a change of a new
@@ -340,6 +340,8 @@ DISKLESS_VERSION: Final = 8
 """From this version on topics may be diskless: nodes read these settings, and elect any node to lead them."""
 SWITCHES_VERSION: Final = 9
 """From this version on topics may become diskless: a partition's state tells that its leader has yet to copy it."""
+COMPACTED_SWITCHES_VERSION: Final = 10
+"""From this version on compacted topics may become diskless, those of the coordinators among them."""
 STORES_VERSION: Final = 9
 """From this version on a node says so where it has no remote storage."""
 LISTENERS_VERSION: Final = 6

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from semel.broker.log.producer_snapshot import SNAPSHOT_SUFFIX
+from semel.broker.log.producer_snapshot import SNAPSHOT_SUFFIX, CorruptSnapshotError, decode_packed
 from semel.broker.log.segment import Segment, segment_path
 from semel.broker.logs.partition import Partition
 from semel.broker.metadata.database import MetadataUnavailableError
@@ -35,8 +36,10 @@ COPIES_AT_ONCE: Final = 4
 class Copier:
     """Copies the segments of the partitions that a node leads."""
 
-    def __init__(self, storage: RemoteStorage) -> None:
+    def __init__(self, storage: RemoteStorage, claim_of: Callable[[PartitionTier], str]) -> None:
+        """claim_of: gives the claim under which the segments of a compacted log are replaced; "" where there is none"""
         self._storage = storage
+        self._claim_of = claim_of
         self._slots = asyncio.Semaphore(COPIES_AT_ONCE)
         self.busy: set[str] = set()
         """The segments that are being copied."""
@@ -57,16 +60,8 @@ class Copier:
             if segment is log.segments.active or end > upto:
                 return None
             if end > part.remote.end_offset and end > log.log_start_offset:
-                return segment if self._has_snapshot(part, end) else None
+                return segment if _has_snapshot(part, end) else None
         return None
-
-    @staticmethod
-    def _has_snapshot(part: PartitionTier, offset: int) -> bool:
-        """Say whether there is a snapshot of the producers at an offset, or never will be: a large one is written by
-        the next flush (P7).
-        """
-        log = part.partition.log
-        return offset in log.local.snapshots.offsets or not log.needs_flush
 
     async def copy(self, part: PartitionTier, segment: Segment) -> None:
         """Copy one segment. Raises `SemelError`; then it is tried again later, from the beginning."""
@@ -192,28 +187,24 @@ class Copier:
 
     # --- Compacted logs -----------------------------------------------------------------------------------------------
 
-    def _closed(self, part: PartitionTier) -> list[tuple[int, int, int]]:
+    @staticmethod
+    def _to_copy(part: PartitionTier) -> list[tuple[int, int, int]]:
         """Return (first offset, end offset, size in bytes) of the segments that may be copied."""
-        partition, log = part.partition, part.partition.log
+        partition = part.partition
         if partition.leader is None or partition.refused is not None or not part.is_known:
             return []
-        upto = min(partition.last_stable_offset, partition.high_watermark)
-        found = []
-        for segment in log.segments.from_offset(log.log_start_offset):
-            end = log.segments.end_of(segment, log.log_end_offset)
-            if segment is log.segments.active or end > upto or not self._has_snapshot(part, end):
-                break
-            found.append((segment.base_offset, end, segment.size))
-        return found
+        return list(itertools.takewhile(lambda one: _has_snapshot(part, one[1]), decided_segments(part)))
 
     async def copy_compacted(self, part: PartitionTier) -> bool:
         """Have in the remote storage what a compacted log has on the disk: new segments, and those that compaction has
         rewritten in place of what they were. See `copy_all`. Raises `SemelError`.
         """
-        while part.is_current and changed_stretch(self._closed(part), part.remote) is not None:
+        while (
+            part.is_current and self._claim_of(part) and changed_stretch(self._to_copy(part), part.remote) is not None
+        ):
             async with self._slots:
                 had_to_wait = await self._storage.quotas.wait_to_copy()
-                stretch = changed_stretch(self._closed(part), part.remote)
+                stretch = changed_stretch(self._to_copy(part), part.remote)
                 if stretch is None or not await self._copy_stretch(part, stretch):
                     return False
                 if had_to_wait:
@@ -222,7 +213,7 @@ class Copier:
 
     async def _copy_stretch(self, part: PartitionTier, stretch: Stretch) -> bool:
         """Copy the segments of a stretch, in place of those that are there. False: they are not what they were."""
-        known, log, storage = part.remote, part.partition.log, self._storage
+        known, log, storage, claim = part.remote, part.partition.log, self._storage, self._claim_of(part)
         here = {one.base_offset: one for one in log.segments}
         made: list[RemoteSegment] = []
         ids: list[str] = []
@@ -241,7 +232,13 @@ class Copier:
 
             def write(_: RemoteLog) -> RemoteLog:
                 return storage.rows.replace_copies(
-                    part.key, made, known, first=stretch.first, count=stretch.replaced, now_ms=storage.now_ms
+                    part.key,
+                    made,
+                    known,
+                    first=stretch.first,
+                    count=stretch.replaced,
+                    claim=claim,
+                    now_ms=storage.now_ms,
                 )
 
             async with part.changing:
@@ -274,12 +271,14 @@ class Copier:
             )
 
     def _producers(self, part: PartitionTier, offset: int) -> bytes:
-        """Return the snapshot of the producers at an offset; b"" where there is none."""
+        """Return the snapshot of the producers at an offset; b"" where there is none, or a power cut has broken it."""
         log = part.partition.log
         path = segment_path(log.folder, offset, SNAPSHOT_SUFFIX)
         try:
-            return read_whole(log.storage, path, size_bytes_max=_SNAPSHOT_BYTES_MAX)
-        except (OSError, ValueError) as error:
+            data = read_whole(log.storage, path, size_bytes_max=_SNAPSHOT_BYTES_MAX)
+            decode_packed(data, now_ms=self._storage.now_ms)
+            return data
+        except (OSError, ValueError, CorruptSnapshotError) as error:
             _log.debug("%s: no snapshot of its producers at offset %d: %s", part.partition.tp, offset, error)
             return b""
 
@@ -303,3 +302,34 @@ class Copier:
                 if had_to_wait:
                     return True
         return False
+
+
+def decided_segments(part: PartitionTier) -> list[tuple[int, int, int]]:
+    """Return (first offset, end offset, size in bytes) of the closed segments whose records are committed, and their
+    transactions decided.
+    """
+    partition, log = part.partition, part.partition.log
+    upto = min(partition.last_stable_offset, partition.high_watermark)
+    found = []
+    for segment in log.segments.from_offset(log.log_start_offset):
+        end = log.segments.end_of(segment, log.log_end_offset)
+        if segment is log.segments.active or end > upto:
+            break
+        found.append((segment.base_offset, end, segment.size))
+    return found
+
+
+def is_as_copied(part: PartitionTier) -> bool:
+    """Say whether the remote storage has all segments of a compacted log that compaction may rewrite, as they are."""
+    decided = decided_segments(part)
+    if changed_stretch(decided, part.remote) is not None:
+        return False
+    return not decided or decided[-1][1] <= part.remote.end_offset
+
+
+def _has_snapshot(part: PartitionTier, offset: int) -> bool:
+    """Say whether there is a snapshot of the producers at an offset, or never will be: a large one is written by the
+    next flush (P7).
+    """
+    log = part.partition.log
+    return offset in log.local.snapshots.offsets or not log.needs_flush

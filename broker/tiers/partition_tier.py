@@ -158,7 +158,10 @@ class PartitionTier:
         start = remote.start_offset
         if log.segments.first.base_offset > remote.end_offset:
             start = max(start, log.log_start_offset)  # between the two is nothing: it was deleted, and that not noted
-        if remote.version and (partition.leader is not None or start < log.log_start_offset):
+        if partition.config.becomes_diskless and partition.config.is_compacted:
+            if start > log.log_start_offset:
+                partition.tier_begins_at(min(start, log.log_end_offset), ())  # the rest is what a replica had copied
+        elif remote.version and (partition.leader is not None or start < log.log_start_offset):
             partition.tier_begins_at(min(start, log.log_end_offset), list(remote.epochs()))
         self.is_known = True
         partition.tier_is_known()

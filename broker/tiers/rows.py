@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 
 from semel.broker.metadata.database import Database
-from semel.broker.metadata.tables import REMOTE_LOGS, REMOTE_SEGMENTS, REMOTE_TABLES
+from semel.broker.metadata.tables import DISKLESS_LOGS, REMOTE_LOGS, REMOTE_SEGMENTS, REMOTE_TABLES
 from semel.broker.tiers.remote_log import Piece, RemoteLog, RemoteSegment
 from semel.protocol.errors import ErrorCode, FatalError, RetriableError
 from semel.protocol.ids import TopicId, format_topic_id
@@ -131,15 +131,23 @@ class RemoteRows(Database):
         *,
         first: int,
         count: int,
+        claim: str,
         now_ms: int,
     ) -> RemoteLog:
         """Note that segments are there in place of `count` of those that are `known`, from the index `first` on, which
-        are to be deleted. Returns what there is now. Raises `LateError`, also where the row of a copy is gone.
+        are to be deleted.
+
+        claim: that of the leader whose log they are. Segments of two replicas must not meet: what one of them has
+            compacted away deletes records that the other one still has
+        Returns what there is now. Raises `LateError`, also where another claim counts, or the row of a copy is gone.
         """
         made = [replace(one, copied_at_ms=now_ms) for one in segments]
         head = known.with_replaced(first, count, made)
         gone = [one.segment_id for one in known.segments[first : first + count]]
         with self._transaction() as connection:
+            claims = sa.select(DISKLESS_LOGS.c.claim).where(_is_of(DISKLESS_LOGS, key)).with_for_update()
+            if connection.execute(claims).scalar_one_or_none() != claim:
+                raise LateError(key)
             self._move(connection, key, known, head)
             for ids, before, after in (
                 ([one.segment_id for one in made], _COPYING, _COPIED),
@@ -271,6 +279,18 @@ class RemoteRows(Database):
                 connection.execute(REMOTE_LOGS.insert().values(**_columns_of(key), **values))
         except sa.exc.IntegrityError:
             raise LateError(key) from None
+
+
+def drop_segments(connection: sa.Connection, key: PartitionKey, now_ms: int) -> None:
+    """Have all segments of a partition deleted, whoever has copied them, within a transaction of the caller."""
+    connection.execute(
+        REMOTE_LOGS.update().where(_is_of(REMOTE_LOGS, key)).values(version=REMOTE_LOGS.c.version + 1, end_offset=0)
+    )
+    connection.execute(
+        REMOTE_SEGMENTS.update()
+        .where(_is_of(REMOTE_SEGMENTS, key), REMOTE_SEGMENTS.c.state == _COPIED)
+        .values(state=_DELETING, changed_at_ms=now_ms)
+    )
 
 
 def _garbage(row: sa.Row[Any]) -> Garbage:

@@ -60,8 +60,14 @@ class Tail(Protocol):
         """Take over a partition that this node leads from now on, and serve it."""
         ...
 
-    def before_copying(self, part: PartitionTier) -> None:
-        """Close the active segment where much is in it. Raises `OSError`."""
+    async def before_copying(self, part: PartitionTier) -> None:
+        """Close the active segment where much is in it; drop what others have copied that does not count. Raises
+        `OSError`, too.
+        """
+        ...
+
+    def claim_to_copy(self, part: PartitionTier) -> str:
+        """Return the claim under which the segments of a compacted log are replaced; "" where there is none."""
         ...
 
     def doing(self, part: PartitionTier) -> str:
@@ -106,7 +112,7 @@ class Tier:
         self.storage = storage
         self._tail = tail
         self._tail.on_many = self._work_now
-        self.copier = Copier(storage)
+        self.copier = Copier(storage, tail.claim_to_copy)
         self._node = storage.node
         self._rows = storage.rows
         self._take_parts = take_parts
@@ -316,14 +322,11 @@ class Tier:
 
         if await self._guard_part(part, "apply the retention", self.retain(part)):
             has_tail = part.is_diskless or part.is_switching
-            is_closed = not has_tail or await self._guard_part(part, "close a segment", self._close_segment(part))
+            is_closed = not has_tail or await self._guard_part(part, "begin to copy", self._tail.before_copying(part))
             copied = is_closed and await self._guard_part(part, "copy a segment", copy())
             if has_tail and copied:
                 await self._guard_part(part, self._tail.doing(part), self._tail.after_copying(part))
         return is_held_up and part.is_current and part.partition.leader is not None and not part.error
-
-    async def _close_segment(self, part: PartitionTier) -> None:
-        self._tail.before_copying(part)
 
     def _work_now(self, part: PartitionTier) -> None:
         """Copy what there is of a partition, unless that is being done, was done just now, or has failed."""
@@ -341,7 +344,9 @@ class Tier:
             if not part.is_current or part.asked != asked:
                 return  # it is to be looked up again: another may have led since
             end_offset = max(remote.end_offset, remote.start_offset)
-            if partition.leader is not None and partition.log_end_offset < end_offset:
+            # A compacted log that is still on the disks is there whole, and what was copied of it counts later.
+            is_here = partition.config.is_compacted or partition.log_end_offset >= end_offset
+            if partition.leader is not None and not is_here:
                 await self._restore(part, remote, end_offset)
                 return
             part.take(remote)

@@ -1,6 +1,7 @@
 """The worlds of transactions whose topics become diskless while they are written to, at a time that the seed draws.
 
-The coordinators' topics stay on disks, and so does what is not switched yet: no node loses its disk.
+In most worlds the coordinators' topics do, too, which are compacted. What is not switched is on disks: no node loses
+its disk.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from semel.broker.handlers.configs import alter_configs
 from semel.broker.node import Node
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
 from semel.protocol.errors import SemelError
+from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from simulation.diskless_scenario import DisklessScenario
 from simulation.nemesis import Fault
 from simulation.scenario import BUSY_S
@@ -29,7 +31,9 @@ class SwitchingScenario(DisklessScenario):
         chance = random.Random(f"switching {seed}")
         for node in self.world.nodes.values():
             node.loses_disk = False
-        for topic in self.topics:
+        coordinators = chance.choice(((), (OFFSETS_TOPIC,), (TRANSACTIONS_TOPIC,), (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)))
+        self._switched = (*self.topics, *coordinators)
+        for topic in self._switched:
             self.world.at(BUSY_S * chance.uniform(0.1, 0.9), lambda topic=topic: self._ask(topic))  # type: ignore[misc]
 
     def _more_settings(self) -> Mapping[str, Any]:
@@ -54,7 +58,7 @@ class SwitchingScenario(DisklessScenario):
         image = self.watch.image
         return [
             f"{name}-{number}"
-            for name in self.topics
+            for name in self._switched
             if (topic := image.topic(name)) is not None
             for number, state in enumerate(topic.partitions)
             if not topic.has_diskless(state)

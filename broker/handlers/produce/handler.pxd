@@ -22,6 +22,7 @@ cdef class ProduceHandler:
     cdef public Py_ssize_t timed_out_requests
     cdef public object confirmations
     cdef public object early_refusals
+    cdef public object overtaking
     cdef public object large_requests
     cdef public bint names_leaders
 
@@ -41,6 +42,7 @@ cdef class ProduceHandler:
     cdef object _append_untraced(
         self, ProducePartition item, object partition, int acks, int version, object verified, object checked
     )
+    cdef object _out_of_order(self, ProducePartition item, object error, int version)
 
 
 cdef bint _is_light(BatchHeader header, object config) except -1

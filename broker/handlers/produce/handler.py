@@ -35,6 +35,7 @@ from semel.broker.handlers.produce.confirmations import Confirmations
 from semel.broker.handlers.produce.early_refusals import EarlyRefusals
 from semel.broker.handlers.produce.gate import CheckBatches, TransactionGate, WaitingBatch
 from semel.broker.handlers.produce.large import PART, AppendsParts, LargeProduce
+from semel.broker.handlers.produce.overtaking import Overtaking
 from semel.broker.handlers.produce.run import Appended, Done, ProduceRun, is_doubtful
 from semel.broker.log.append_validation import CheckedBatch, RefusedRecordsError
 from semel.broker.log.config import AppendOrigin, LogConfig
@@ -112,6 +113,7 @@ class ProduceHandler:
         self.timed_out_requests = 0
         self.confirmations = Confirmations(node) if node.config.peer_listen else None
         self.early_refusals = EarlyRefusals(node)
+        self.overtaking = Overtaking(node.clock)
         self.large_requests: set[asyncio.Task[None]] = set()
         """The tasks that append them: the event loop itself only refers to them weakly."""
         self.names_leaders = False
@@ -231,6 +233,7 @@ class ProduceHandler:
             header = read_header(item.records)
         except SemelError:
             return  # it is refused for good next time
+        self.overtaking.note(item, header)
         partition = self.node.partition(TopicPartition(item.topic, item.partition))
         if partition is not None:
             partition.log.note_refused(header, self.node.clock.now_ms())
@@ -450,10 +453,8 @@ class ProduceHandler:
                 records, origin=AppendOrigin.CLIENT, acks=acks, verified=verified, checked=checked
             )
         except SemelError as error:
-            if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self.confirmations is not None:
-                # Counted once it is known what is answered.
-                doubtful = ProducePartitionResponse(item.topic, item.partition, error.code, error_message=error.message)
-                return doubtful, None, -1, False
+            if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                return self._out_of_order(item, error, version), None, -1, False
             return self.refusal(item, error, version), None, -1, False
         except Exception:
             _log.exception("append failed: partition=%s", partition.tp)
@@ -479,6 +480,18 @@ class ProduceHandler:
         if acks == ACKS_ALL and result.last_offset >= partition.high_watermark:  # D5: a duplicate's answer waits, too
             return answer, partition, result.last_offset, result.duplicate
         return answer, None, -1, result.duplicate
+
+    def _out_of_order(self, item: ProducePartition, error: SemelError, version: int) -> ProducePartitionResponse:
+        """Return the answer to a batch that is out of order, by what is known here."""
+        assert item.records is not None
+        judged = self.overtaking.judged(item, read_header(item.records), error)
+        if judged is not error:  # not noted as one that was refused: that is the one before it
+            self.refused_batches += 1
+            return self.refuse(item, judged.code, judged.message, version)
+        if self.confirmations is not None:
+            # Counted once it is known what is answered.
+            return ProducePartitionResponse(item.topic, item.partition, error.code, error_message=error.message)
+        return self.refusal(item, error, version)
 
     async def close(self) -> None:
         """Give up what still waits for its check or the coordinator; its batches are refused, to be sent again."""

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from semel.broker.config.node_config import TOPIC_DEFAULTS, TOPIC_SETTINGS, NodeConfig, value_of
 from semel.broker.config.sources import unknown_setting
 from semel.broker.log.config import LogConfig
-from semel.broker.metadata.image import DISKLESS_SETTING, REMOTE_SETTING, MetadataImage, TopicImage
+from semel.broker.metadata.image import DISKLESS_SETTING, MetadataImage, TopicImage
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.errors import ErrorCode, UsageError
 from semel.protocol.ids import INTERNAL_TOPICS, OFFSETS_TOPIC
@@ -131,8 +131,8 @@ def check_stays_uncompacted(config: NodeConfig, topic: TopicImage, configs: Mapp
     before = topic_log_config(config, topic.configs)
     if topic.is_diskless and topic_log_config(config, after).is_compacted and not before.is_compacted:
         raise UsageError(
-            f"cleanup.policy of {topic.name} can't become compact: a diskless topic is compacted from its creation on, "
-            "or never. Create another topic, and copy what is to be kept",
+            f"cleanup.policy of {topic.name} can't become compact: a diskless topic is compacted from the moment on "
+            "from which it is diskless, or never. Create another topic, and copy what is to be kept",
             ErrorCode.INVALID_CONFIG,
         )
 
@@ -150,20 +150,21 @@ def check_may_switch(config: NodeConfig, topic: TopicImage, configs: Mapping[str
             "topic, and copy what is to be kept",
             ErrorCode.INVALID_CONFIG,
         )
+    after = topic_log_config(config, {name: value for name, value in configs.items() if value is not None})
+    if after.is_compacted == topic_log_config(config, topic.configs).is_compacted:
+        return
     if is_wanted and not topic.is_diskless:
-        if topic.is_internal:
-            raise UsageError(
-                f"{topic.name} can't become diskless: coordinators live on it. They are from the start of a cluster "
-                "whose nodes have log.diskless.enable=true",
-                ErrorCode.INVALID_CONFIG,
-            )
-        after = {name: value for name, value in configs.items() if value is not None}
-        if topic_log_config(config, topic.configs).is_compacted or topic_log_config(config, after).is_compacted:
-            raise UsageError(
-                f"{topic.name} can't become diskless, because it is compacted. Create another topic with --storage "
-                "diskless, and copy what is to be kept",
-                ErrorCode.INVALID_CONFIG,
-            )
+        raise UsageError(
+            f"{topic.name} can't become diskless and change its cleanup.policy at the same time: change the policy "
+            "first, and set diskless.enable=true then",
+            ErrorCode.INVALID_CONFIG,
+        )
+    if any(state.is_switching for state in topic.partitions):
+        raise UsageError(
+            f"cleanup.policy of {topic.name} can't be changed while the topic becomes diskless: wait until it is "
+            f"(semel topic describe {topic.name})",
+            ErrorCode.INVALID_CONFIG,
+        )
 
 
 def topic_log_config(config: NodeConfig, configs: Mapping[str, str]) -> LogConfig:
@@ -184,8 +185,8 @@ def partition_log_configs(config: NodeConfig, topic: TopicImage | None) -> Calla
     if not (topic.is_diskless and any(state.is_switching for state in states)):
         return lambda number: whole
     # A node without a store can't copy it, and leads it as any other until one does that can.
-    while_switching = {DISKLESS_SETTING: "false", **({REMOTE_SETTING: "true"} if config.remote_storage_url else {})}
-    copied = topic_log_config(config, {**topic.configs, **while_switching})
+    has_store = whole.remote_storage_enable or bool(config.remote_storage_url)
+    copied = replace(whole, diskless_enable=False, becomes_diskless=True, remote_storage_enable=has_store)
     return lambda number: copied if number < len(states) and states[number].is_switching else whole
 
 

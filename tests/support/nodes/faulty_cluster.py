@@ -26,14 +26,14 @@ class Written:
     def __init__(self, number: int) -> None:
         self.tp = TopicPartition("t", number)
         self.sequence = 0
-        self.acknowledged: dict[int, tuple[bytes | None, bytes]] = {}
+        self.acknowledged: dict[int, tuple[bytes | None, bytes | None]] = {}
         """(key, value) by offset."""
         self.start = 0
         """Up to here records were deleted, by the word of a leader."""
         self.maybe_start = 0
         """Up to here they may be: somebody asked for it and did not hear."""
 
-    def acknowledged_from(self, offset: int) -> list[tuple[int, bytes]]:
+    def acknowledged_from(self, offset: int) -> list[tuple[int, bytes | None]]:
         return sorted((each, value) for each, (_, value) in self.acknowledged.items() if each >= offset)
 
 
@@ -57,7 +57,7 @@ class FaultyCluster:
                 await asyncio.sleep(0.02)
         return node
 
-    async def append(self, to: Written, key: bytes | None, value: bytes) -> None:
+    async def append(self, to: Written, key: bytes | None, value: bytes | None) -> None:
         """Append one record as an idempotent producer does: until it is acknowledged, in order."""
         async with asyncio.timeout(WITHIN_S):
             while True:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import random
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster, cluster
+from cluster import cluster
 from diskless_topic import FAST, diskless_of
 from faulty_cluster import FaultyCluster, Written
 from memory_objects import MemoryObjects
 from running_node import batch
+from switching_topic import T0, check, error_of, is_diskless, make_diskless, run, without_disks, write
 from tiered_topic import partition_of, tier_of
 
 from semel.broker.controller.diskless import switched
@@ -37,75 +35,12 @@ from semel.broker.logs.manager import NewPartition
 from semel.broker.logs.partition import Partition
 from semel.broker.metadata.changes import PartitionState
 from semel.broker.metadata.database import MetadataUnavailableError
-from semel.broker.node import Node
 from semel.broker.tiers.partition_tier import PartitionTier
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError, UsageError
-from semel.protocol.ids import OFFSETS_TOPIC, ProducerIdAndEpoch, TopicPartition
-
-SEEDS = int(os.environ.get("SEMEL_SWITCHING_SEEDS", "4"))
-FIRST = int(os.environ.get("SEMEL_SWITCHING_FIRST", "0"))
-T0 = TopicPartition("t", 0)
-LARGE = 20_000
-"""More than goes into a row."""
-
-
-def run(
-    folder: Path, test: Callable[[FaultyCluster], Awaitable[None]], *, seed: int = 0, partitions: int = 1,
-    topic: dict[str, str] | None = None, **settings: Any,
-) -> None:  # fmt: skip
-    """Run a test against three nodes that have the topic `t` on their disks."""
-
-    async def main() -> None:
-        objects = MemoryObjects()
-        async with asyncio.timeout(400), cluster(folder, 3, objects=objects, **{**FAST, **settings}) as made:
-            await made.create("t", partitions, 3, min_insync_replicas="2", **(topic or {}))
-            await made.in_sync(T0, 1, 2, 3)
-            await test(FaultyCluster(made, objects, seed))
-
-    asyncio.run(main())
-
-
-def make_diskless(value: str | None = "true", topic: str = "t", **more: str) -> AlterConfigsRequest:
-    values = {"diskless.enable": value, **{name.replace("_", "."): text for name, text in more.items()}}
-    return AlterConfigsRequest(ResourceType.TOPIC, topic, values)
-
-
-def is_diskless(made: Cluster, *tps: TopicPartition) -> bool:
-    image = max((node.metadata.image for node in made.nodes.values()), key=lambda one: one.sequence)
-    topic = image.topic("t")
-    return topic is not None and all(topic.has_diskless(made.state(tp)) for tp in tps or (T0,))
-
-
-def error_of(node: Node) -> str:
-    """Return why nothing is copied; empty where something is, or nothing is to be."""
-    return "" if partition_of(node).tier is None else tier_of(node).error
-
-
-async def without_disks(world: FaultyCluster) -> None:
-    """Start all nodes again, each with an empty disk."""
-    made = world.made
-    await asyncio.sleep(0.01)  # what has just started has begun its duties
-    for node_id in list(made.nodes):
-        await made.kill(node_id, power=True)
-        del made.disks[node_id]
-    for node_id in (1, 2, 3):
-        await made.start(node_id)
-
-
-async def write(world: FaultyCluster, to: Written, count: int) -> None:
-    for _ in range(count):
-        await world.append(to, None, b"%05d" % to.sequence + b"." * (LARGE if to.sequence % 7 == 0 else 95))
-
-
-async def check(world: FaultyCluster, *written: Written) -> None:
-    for one in written:
-        start = await world.start_of(one)
-        for committed in (False, True):
-            assert await world.read(one.tp, start, committed=committed) == one.acknowledged_from(start)
-
+from semel.protocol.ids import OFFSETS_TOPIC, ProducerIdAndEpoch
 
 # --- While it is used ---------------------------------------------------------------------------------------------
 
@@ -653,79 +588,6 @@ def test_R5_only_the_leader_of_the_epoch_in_this_run_can_say_so(tmp_path: Path) 
     run(tmp_path, test)
 
 
-@pytest.mark.drawn(2)
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
-def test_E1_D1_R3_what_was_acknowledged_is_there_once_whatever_fails_amid_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    chance = random.Random(f"switching {seed}")
-    monkeypatch.setattr(switching_module, "_PIECE_BYTES", chance.choice((300, 4 << 20)))
-    monkeypatch.setattr(switching_module, "_LITTLE_BYTES", chance.choice((0, 256 << 10)))
-    settings = {
-        "diskless_inline_max_bytes": chance.choice((0, 300, 16 << 10)),
-        "log_segment_delete_delay_ms": chance.choice((0, 1_000)),
-    }
-
-    async def test(world: FaultyCluster) -> None:
-        made, written = world.made, [Written(number) for number in range(2)]
-        tps = [one.tp for one in written]
-
-        async def produce() -> None:
-            await asyncio.gather(*(write(world, one, chance.randrange(1, 9)) for one in written))
-
-        def store_fails() -> None:
-            ends_s, share = asyncio.get_running_loop().time() + 2 * chance.random(), chance.choice((0.3, 1.0))
-
-            def fault(kind: str, key: str) -> str:
-                is_over = asyncio.get_running_loop().time() > ends_s
-                return "" if is_over or chance.random() > share else chance.choice(("fail", "lose"))
-
-            world.objects.fault = fault
-
-        async def harm() -> None:
-            kind = chance.choice(("kill", "stop", "store", "database", "delete", "nothing"))
-            if kind in ("kill", "stop") and not world.down:
-                await asyncio.sleep(0.01)  # what has just started has begun its duties
-                node_id = (
-                    made.state(chance.choice(tps)).leader if chance.random() < 0.7 else chance.choice([*made.nodes])
-                )
-                if node_id in made.nodes:
-                    await (made.stop(node_id) if kind == "stop" else made.kill(node_id, power=chance.random() < 0.5))
-                    world.down.append(node_id)
-                    if is_diskless(made, *tps) and chance.random() < 0.5:
-                        del made.disks[node_id]
-            elif kind == "store":
-                store_fails()
-            elif kind == "database":
-                world.cut_a_database()
-            elif kind == "delete":
-                await world.delete_some(chance.choice(written))
-
-        await produce()
-        asked = False
-        for number in range(8):
-            if not asked and (number == 4 or chance.random() < 0.5):
-                await alter_configs(await world.leader_of(T0), make_diskless())
-                asked = True
-            await harm()
-            await produce()
-            await asyncio.sleep(0.3 * chance.random())
-            await world.heal()
-            if not is_diskless(made, *tps):
-                await made.until(lambda: all(len(made.state(tp).isr) == 3 or is_diskless(made, tp) for tp in tps))
-            await check(world, *written)
-        await world.heal()
-        await made.until(lambda: is_diskless(made, *tps))
-        await produce()
-        await without_disks(world)
-        await produce()
-        await check(world, *written)
-
-    topic = {"segment.bytes": chance.choice(("25000", "50000", "1048576")), "local.retention.bytes": "1500"}
-    run(tmp_path, test, seed=seed, partitions=2, topic=topic, **settings)
-
-
 # --- What is refused ----------------------------------------------------------------------------------------------
 
 
@@ -737,8 +599,8 @@ def test_what_can_not_become_diskless_is_refused_with_the_reason(
         await made.create("compacted", cleanup_policy="compact")
         node = made.any()
         for request, why in (
-            (make_diskless(topic="compacted"), "because it is compacted"),
-            (make_diskless(cleanup_policy="compact"), "because it is compacted"),
+            (make_diskless(topic="compacted", cleanup_policy="delete"), "change the policy first"),
+            (make_diskless(cleanup_policy="compact"), "change the policy first"),
             (make_diskless(topic="nowhere"), "there is no topic"),
         ):
             with pytest.raises(SemelError, match=why):
@@ -747,6 +609,10 @@ def test_what_can_not_become_diskless_is_refused_with_the_reason(
             older.setattr(configs_module, "SWITCHES_VERSION", node.metadata.image.version + 1)
             with pytest.raises(SemelError, match="Upgrade all nodes first"):
                 await alter_configs(node, make_diskless())
+        with monkeypatch.context() as older:
+            older.setattr(configs_module, "COMPACTED_SWITCHES_VERSION", node.metadata.image.version + 1)
+            with pytest.raises(SemelError, match="Upgrade all nodes first"):
+                await alter_configs(node, make_diskless(topic="compacted"))
         await alter_configs(node, replace(make_diskless(), validate_only=True))
         assert not made.state(T0).is_switching
         await alter_configs(node, make_diskless(min_insync_replicas="1"))

@@ -549,10 +549,10 @@ def test_S2_an_open_transaction_does_not_make_each_append_look_for_what_can_be_c
         looks, tail = 0, diskless_of(node)
         before_copying = tail.before_copying
 
-        def count(part: PartitionTier) -> None:
+        async def count(part: PartitionTier) -> None:
             nonlocal looks
             looks += 1
-            before_copying(part)
+            await before_copying(part)
 
         monkeypatch.setattr(tail, "before_copying", count)
         began_s = node.clock.monotonic()

@@ -589,7 +589,7 @@ def test_T8_a_refused_batch_lets_no_later_one_overtake_it(tmp_path: Path) -> Non
         sent = [client.send(request(data, txn="tx"), 9) for data in batches]
         got = [client.produced(await client.receive(), 9, each).partitions[0].error for each in sent]
         assert got[0] is ErrorCode.NOT_ENOUGH_REPLICAS
-        assert got[1:] == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER] * 2
+        assert got[1:] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
         # The client sends them again from the first one on.
         for number, data in enumerate(batches):
             item = (await client.produce(request(data, txn="tx"))).partitions[0]

@@ -1,0 +1,235 @@
+"""Compacted topics become diskless, those of the coordinators among them: each key keeps its last value, and what was
+deleted does not come back (D4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from diskless_topic import diskless_of
+from faulty_cluster import FaultyCluster, Written
+from switching_topic import (
+    COMPACTED,
+    T0,
+    check_keys,
+    compact,
+    error_of,
+    is_diskless,
+    make_diskless,
+    run,
+    without_disks,
+    write_keys,
+)
+from tiered_topic import partition_of, tier_of
+
+from semel.broker.diskless.switching import Switching
+from semel.broker.handlers.configs import alter_configs
+from semel.broker.node import Node
+from semel.broker.tiers.copying import is_as_copied
+from semel.broker.tiers.partition_tier import PartitionTier
+from semel.broker.tiers.rows import LateError
+from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
+from semel.protocol.batch_builder import encode_batch
+from semel.protocol.errors import SemelError
+
+
+async def puts(world: FaultyCluster, to: Written, *records: tuple[bytes, bytes | None]) -> None:
+    for key, value in records:
+        await world.append(to, key, value)
+
+
+async def segments_of(node: Node) -> list[tuple[int, int]]:
+    """Return (node, leader epoch) of those who have copied the segments that are there."""
+    part = tier_of(node)
+    remote = await part._storage.ask(lambda: part._storage.rows.load(part.key))
+    return [(one.node_id, one.leader_epoch) for one in remote.segments]
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_D4_D1_P7_a_compacted_topic_becomes_diskless_while_it_is_written_to_and_compacted(
+    tmp_path: Path, policy: str
+) -> None:
+    async def test(world: FaultyCluster) -> None:
+        made, one = world.made, Written(0)
+        await write_keys(world, one, 40)
+        for node in made.nodes.values():
+            await compact(node)
+        stop = asyncio.Event()
+
+        async def go_on() -> None:
+            while not stop.is_set():
+                await write_keys(world, one, 1)
+                await asyncio.sleep(0.01)
+
+        async def compact_on() -> None:
+            while not stop.is_set():
+                await compact(made.any())
+                await asyncio.sleep(0.02)
+
+        working = [asyncio.ensure_future(go_on()), asyncio.ensure_future(compact_on())]
+        await alter_configs(made.any(), make_diskless())
+        await made.until(lambda: is_diskless(made))
+        stop.set()
+        await asyncio.gather(*working)
+        await check_keys(world, one)
+        await without_disks(world)
+        await check_keys(world, one)
+        # The producer is known by all that compaction has left of it.
+        partition = partition_of(await world.leader_of(T0))
+        last = encode_batch(
+            [(1_000, b"k", b"again", ())], producer_id=1, producer_epoch=0, base_sequence=one.sequence - 1
+        )
+        assert partition.append(bytearray(last)).appended == ()
+        await write_keys(world, one, 20)
+        await compact(await world.leader_of(T0))
+        await check_keys(world, one)
+
+    run(tmp_path, test, topic={**COMPACTED, "cleanup.policy": policy})
+
+
+def test_D4_what_another_leader_has_copied_of_its_compacted_log_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each replica has compacted its own: of one the value is left, of another its deletion is gone."""
+    held, go_on = True, Switching.go_on
+
+    async def not_yet(self: Switching, part: PartitionTier) -> None:
+        if not held:
+            await go_on(self, part)
+
+    monkeypatch.setattr(Switching, "go_on", not_yet)
+
+    async def test(world: FaultyCluster) -> None:
+        nonlocal held
+        made, one = world.made, Written(0)
+        await puts(world, one, (b"k0", b"v" * 500), (b"k1", b"v" * 500), (b"k0", None))
+        await puts(world, one, *((b"k2", b"%03d" % number + b"." * 500) for number in range(4)))
+        former = made.state(T0).leader
+        for node_id, node in made.nodes.items():
+            if node_id != former:
+                await compact(node)
+                await compact(node)
+        await alter_configs(made.any(), make_diskless())
+        node = made.nodes[former]
+        await made.until(lambda: partition_of(node).tier is not None)
+        await made.until(lambda: tier_of(node).end_offset and is_as_copied(tier_of(node)))
+        assert {node_id for node_id, _ in await segments_of(made.nodes[former])} == {former}
+        await made.kill(former)
+        await made.until(lambda: made.state(T0).leader not in (former, -1))
+        held = False
+        await made.until(lambda: is_diskless(made))
+        leader = made.state(T0).leader
+        node = await world.leader_of(T0)
+        assert {node_id for node_id, _ in await segments_of(node)} <= {leader}
+        await check_keys(world, one)
+        assert b"v" * 500 not in [value for offset, value in await world.read(T0, 0, committed=False) if offset == 0]
+        await made.start(former)
+        await without_disks(world)
+        await check_keys(world, one)
+
+    run(tmp_path, test, topic=COMPACTED)
+
+
+def test_D4_compaction_before_the_last_word_has_its_segments_copied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deletion was copied after compaction had taken it away, and what it deletes before."""
+    compacted, copy = [], Switching._copy
+
+    async def copy_compacted(self: Switching, part: PartitionTier, epoch: int, at: int, upto: int) -> int:
+        copied = await copy(self, part, epoch, at, upto)
+        if part.partition.is_sealed and not compacted:
+            compacted.append(not is_as_copied(part))
+            await compact(self._storage.node)  # type: ignore[arg-type]
+            compacted.append(not is_as_copied(part))
+        return copied
+
+    monkeypatch.setattr(Switching, "_copy", copy_compacted)
+
+    async def test(world: FaultyCluster) -> None:
+        made, one = world.made, Written(0)
+        await write_keys(world, one, 30)
+        await alter_configs(made.any(), make_diskless())
+        await made.until(lambda: is_diskless(made))
+        assert compacted == [False, True]
+        await check_keys(world, one)
+        await without_disks(world)
+        await check_keys(world, one)
+
+    run(tmp_path, test, topic=COMPACTED)
+
+
+def test_R3_a_leader_of_before_can_not_replace_segments(tmp_path: Path) -> None:
+    """One that does not know yet that it is none has the newest rows, and its own log."""
+
+    async def test(world: FaultyCluster) -> None:
+        made, one = world.made, Written(0)
+        await write_keys(world, one, 20)
+        await alter_configs(made.any(), make_diskless())
+        await made.until(lambda: is_diskless(made))
+        node = await world.leader_of(T0)
+        part = tier_of(node)
+        await made.until(lambda: part.remote.segments)
+        rows, known = part._storage.rows, part.remote
+        again = known.segments[:1]
+        for claim in ("", "of another"):
+            with pytest.raises(LateError):
+                await part._storage.ask(
+                    lambda claim=claim: rows.replace_copies(  # type: ignore[misc]
+                        part.key, again, known, first=0, count=1, claim=claim, now_ms=1
+                    )
+                )
+        claim = diskless_of(node).claim_to_copy(part)
+        assert diskless_of(node).rows.claim_of(part.key) == claim != ""
+
+    run(tmp_path, test, topic=COMPACTED)
+
+
+def test_D6_a_compacted_topic_whose_first_records_were_deleted_begins_where_it_did(tmp_path: Path) -> None:
+    async def test(world: FaultyCluster) -> None:
+        made, one = world.made, Written(0)
+        await write_keys(world, one, 60)
+        node = await world.leader_of(T0)
+        await alter_configs(node, AlterConfigsRequest(ResourceType.TOPIC, "t", {"retention.bytes": "1500"}))
+        await made.until(lambda: partition_of(node).log_start_offset > 0)
+        await alter_configs(node, AlterConfigsRequest(ResourceType.TOPIC, "t", {"retention.bytes": "-1"}))
+        begins = partition_of(node).log_start_offset
+        before = await world.read(T0, begins, committed=False)
+        await alter_configs(node, make_diskless())
+        await made.until(lambda: is_diskless(made))
+        await without_disks(world)
+        node = await world.leader_of(T0)
+        assert partition_of(node).log_start_offset == begins
+        assert await world.read(T0, begins, committed=False) == before
+        last = encode_batch(
+            [(1_000, b"k", b"again", ())], producer_id=1, producer_epoch=0, base_sequence=one.sequence - 1
+        )
+        assert partition_of(node).append(bytearray(last)).appended == (), "its producer is known"
+
+    run(
+        tmp_path, test,
+        topic={**COMPACTED, "cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "1"},
+    )  # fmt: skip
+
+
+def test_its_policy_stays_while_a_topic_becomes_diskless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: FaultyCluster) -> None:
+        made = world.made
+        world.objects.fault = lambda kind, key: "fail" if kind == "put" else ""
+        await write_keys(world, Written(0), 20)
+        await alter_configs(made.any(), make_diskless())
+        node = await world.leader_of(T0)
+        await made.until(lambda: error_of(node))
+        request = AlterConfigsRequest(ResourceType.TOPIC, "t", {"cleanup.policy": "delete"})
+        with pytest.raises(SemelError, match="while the topic becomes diskless: wait until it is"):
+            await alter_configs(node, request)
+        world.objects.fault = lambda kind, key: ""
+        await made.until(lambda: is_diskless(made))
+        await alter_configs(made.any(), request)
+        await alter_configs(made.any(), AlterConfigsRequest(ResourceType.TOPIC, "t", {"retention.ms": "-1"}))
+        with pytest.raises(SemelError, match="can't become compact"):
+            await alter_configs(made.any(), AlterConfigsRequest(ResourceType.TOPIC, "t", {"cleanup.policy": "compact"}))
+
+    run(tmp_path, test, topic=COMPACTED)
