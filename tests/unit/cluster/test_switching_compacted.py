@@ -5,6 +5,7 @@ deleted does not come back (D4).
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from tiered_topic import partition_of, tier_of
 
 from semel.broker.diskless.switching import Switching
 from semel.broker.handlers.configs import alter_configs
+from semel.broker.handlers.leadership import elect_leaders
 from semel.broker.node import Node
 from semel.broker.tiers.copying import is_as_copied
 from semel.broker.tiers.partition_tier import PartitionTier
@@ -132,28 +134,74 @@ def test_D4_what_another_leader_has_copied_of_its_compacted_log_does_not_count(
     run(tmp_path, test, topic=COMPACTED)
 
 
+def test_R3_after_an_unclean_election_what_the_lost_leader_had_copied_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, go_on = True, Switching.go_on
+
+    async def not_yet(self: Switching, part: PartitionTier) -> None:
+        if not held:
+            await go_on(self, part)
+
+    monkeypatch.setattr(Switching, "go_on", not_yet)
+
+    async def test(world: FaultyCluster) -> None:
+        nonlocal held
+        made, one, lost = world.made, Written(0), Written(0)
+        await alter_configs(made.any(), AlterConfigsRequest(ResourceType.TOPIC, "t", {"min.insync.replicas": "1"}))
+        await puts(world, one, (b"k0", b"v" * 500), (b"k1", b"v" * 500))
+        leader = made.state(T0).leader
+        others = [each for each in (1, 2, 3) if each != leader]
+        for node_id in others:
+            await made.stop(node_id)
+        await made.in_sync(T0, leader)
+        lost.sequence = one.sequence
+        await puts(world, lost, *((b"k%d" % number, b"l" * 500) for number in range(6)))
+        node = made.nodes[leader]
+        await alter_configs(node, make_diskless())
+        await made.until(lambda: partition_of(node).tier is not None and tier_of(node).end_offset > one.sequence)
+        await made.kill(leader)
+        for node_id in others:
+            await made.start(node_id)
+        await made.until(lambda: made.state(T0).leader == -1 and len(made.nodes) == 2)
+        held = False
+        assert await elect_leaders(made.nodes[others[0]], [T0], unclean=True) == {T0: None}
+        await made.until(lambda: is_diskless(made))
+        await write_keys(world, one, 3)
+        await check_keys(world, one)
+        await made.start(leader)
+        await without_disks(world)
+        await check_keys(world, one)
+
+    run(tmp_path, test, topic=COMPACTED)
+
+
 def test_D4_compaction_before_the_last_word_has_its_segments_copied_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deletion was copied after compaction had taken it away, and what it deletes before."""
-    compacted, copy = [], Switching._copy
+    """The value was copied before it was compacted away, and what follows after its deletion was, too."""
+    note_start, worlds = Switching._note_start, []
 
-    async def copy_compacted(self: Switching, part: PartitionTier, epoch: int, at: int, upto: int) -> int:
-        copied = await copy(self, part, epoch, at, upto)
-        if part.partition.is_sealed and not compacted:
-            compacted.append(not is_as_copied(part))
-            await compact(self._storage.node)  # type: ignore[arg-type]
-            compacted.append(not is_as_copied(part))
-        return copied
+    async def compacted_first(self: Switching, part: PartitionTier) -> None:
+        """Between the look at what is copied and the copying of what follows."""
+        if worlds and part.remote.segments and is_as_copied(part):
+            world, one = worlds.pop()
+            await puts(world, one, (b"k0", None))
+            for _ in range(4):  # a round takes the value away, and one after it the deletion
+                await puts(world, one, *((b"k1", b"." * 400) for _ in range(4)))
+                await compact(await world.leader_of(T0))
+            assert not is_as_copied(part)
+        await note_start(self, part)
 
-    monkeypatch.setattr(Switching, "_copy", copy_compacted)
+    monkeypatch.setattr(Switching, "_note_start", compacted_first)
 
     async def test(world: FaultyCluster) -> None:
         made, one = world.made, Written(0)
-        await write_keys(world, one, 30)
+        await puts(world, one, (b"k0", b"v" * 500), *((b"k1", b"%d" % number + b"." * 400) for number in range(4)))
+        worlds.append((world, one))
         await alter_configs(made.any(), make_diskless())
         await made.until(lambda: is_diskless(made))
-        assert compacted == [False, True]
+        assert not worlds
         await check_keys(world, one)
         await without_disks(world)
         await check_keys(world, one)
@@ -165,22 +213,23 @@ def test_R3_a_leader_of_before_can_not_replace_segments(tmp_path: Path) -> None:
     """One that does not know yet that it is none has the newest rows, and its own log."""
 
     async def test(world: FaultyCluster) -> None:
-        made, one = world.made, Written(0)
-        await write_keys(world, one, 20)
+        made = world.made
+        await write_keys(world, Written(0), 20)
         await alter_configs(made.any(), make_diskless())
         await made.until(lambda: is_diskless(made))
         node = await world.leader_of(T0)
-        part = tier_of(node)
+        part, storage = tier_of(node), diskless_of(node)._storage
         await made.until(lambda: part.remote.segments)
-        rows, known = part._storage.rows, part.remote
-        again = known.segments[:1]
+        another = replace(part.remote.segments[0], segment_id="another", key="another")
         for claim in ("", "of another"):
+
+            def late(claim: str = claim) -> None:
+                storage.rows.begin_copy(part.key, replace(another, segment_id=f"another {claim}"), 1)
+                made_by = [replace(another, segment_id=f"another {claim}")]
+                storage.rows.replace_copies(part.key, made_by, part.remote, first=0, count=1, claim=claim, now_ms=1)
+
             with pytest.raises(LateError):
-                await part._storage.ask(
-                    lambda claim=claim: rows.replace_copies(  # type: ignore[misc]
-                        part.key, again, known, first=0, count=1, claim=claim, now_ms=1
-                    )
-                )
+                await storage.ask(late)
         claim = diskless_of(node).claim_to_copy(part)
         assert diskless_of(node).rows.claim_of(part.key) == claim != ""
 
@@ -214,7 +263,7 @@ def test_D6_a_compacted_topic_whose_first_records_were_deleted_begins_where_it_d
     )  # fmt: skip
 
 
-def test_its_policy_stays_while_a_topic_becomes_diskless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_D4_its_policy_stays_while_a_topic_becomes_diskless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(world: FaultyCluster) -> None:
         made = world.made
         world.objects.fault = lambda kind, key: "fail" if kind == "put" else ""

@@ -848,6 +848,32 @@ def test_P1_P7_a_compacted_topic_with_many_producers_copies_no_segment_before_th
     run_diskless(tmp_path, before, after, topic=COMPACTED_AND_DELETED)
 
 
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_P1_P7_a_snapshot_of_producers_that_a_power_cut_has_broken_is_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """Nobody could take the partition over that begins with it; what its batches say is enough."""
+    encode = producer_snapshot_module.encode_packed
+    monkeypatch.setattr(producer_snapshot_module, "encode_packed", lambda entries: encode(entries)[:9])
+
+    async def before(node: Node, objects: MemoryObjects) -> None:
+        for sequence in range(20):
+            await put_of(node, 7, sequence)
+        await all_copied(node)
+        assert len(tier_of(node).remote.segments) > 1
+        assert not any(one.producers.size_bytes for one in tier_of(node).remote.segments)
+        snapshots = partition_of(node).log.local.snapshots
+        assert snapshots.offsets
+        snapshots.remove(list(snapshots.offsets))
+        monkeypatch.undo()
+
+    async def after(node: Node, objects: MemoryObjects) -> None:
+        assert await put_of(node, 7, 19) == (19, False)
+        assert await put_of(node, 7, 20) == (20, True)
+
+    run_diskless(tmp_path, before, after, topic={**SMALL_SEGMENTS, "cleanup_policy": policy})
+
+
 def test_P1_P7_a_topic_that_is_compacted_no_more_knows_its_producers(tmp_path: Path) -> None:
     async def before(node: Node, objects: MemoryObjects) -> None:
         for sequence in range(10):
