@@ -148,7 +148,7 @@ class ReplicaWatch:
         self.look()
         for known, state, here in self.replicas():
             for node_id, one in here.items():
-                if known.committed.keys is not None and self._must_be_complete(state, node_id):
+                if known.committed.keys is not None and self._must_be_complete(state, node_id, one):
                     self._compare_keys(known, known.committed.keys, node_id, one)
 
     def _compare_keys(self, known: _Replicated, keys: KeptKeys, node_id: int, one: Partition) -> None:
@@ -176,7 +176,7 @@ class ReplicaWatch:
     ) -> None:
         node = self._nodes[node_id]
         seen = known.seen.get(node_id)
-        is_complete = self._must_be_complete(state, node_id)
+        is_complete = self._must_be_complete(state, node_id, one)
         if seen is None or seen.run is not node.process:
             seen = known.seen[node_id] = _Seen(node.process, one, one.leader_epoch)
         elif seen.log is not one and (not is_complete or known.left[node_id] > 0):
@@ -250,12 +250,16 @@ class ReplicaWatch:
             )
         seen.start = start
 
-    def _must_be_complete(self, state: PartitionState, node_id: int) -> bool:
+    def _must_be_complete(self, state: PartitionState, node_id: int, one: Partition) -> bool:
         """Say whether a node's log must have all that is committed: it is in sync, or eligible.
 
-        Where power may take what is not on the disk, that holds of the run that has registered.
+        Where power may take what is not on the disk, that holds of the run that has registered. What any node leads
+        that has become diskless is what that one reads; what it had as a replica before is not looked at any more.
         """
         if node_id not in state.isr and node_id not in state.elr:
+            return False
+        topic = self.image.topic_by_id(one.topic_id)
+        if topic is not None and topic.has_diskless(state) and not one.config.diskless_enable:
             return False
         node, broker = self._nodes[node_id].node, self.image.brokers.get(node_id)
         if node is None or broker is None:
