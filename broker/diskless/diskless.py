@@ -15,9 +15,10 @@ from concurrent.futures import Executor
 from typing import Final, TypeVar
 
 from semel.broker.config.node_config import NodeConfig
+from semel.broker.diskless.claiming import Claiming
 from semel.broker.diskless.commits import DisklessCommits
 from semel.broker.diskless.reading import EntryReader, first_expected, follow_each_other
-from semel.broker.diskless.rows import DisklessRows, Entry, Log, PartitionKey
+from semel.broker.diskless.rows import DisklessRows, Entry, Log, NewClaim, PartitionKey
 from semel.broker.diskless.switching import Switching
 from semel.broker.diskless.writer import Writer
 from semel.broker.log.partition_log import PartitionLog
@@ -114,6 +115,7 @@ class Diskless:
         self._reader = EntryReader(storage)
         self._database: Executor = executor or Threads(1, "semel-diskless-rows")
         self._claims: dict[PartitionKey, _Claim] = {}
+        self._claiming = Claiming(lambda wanted: self.ask(lambda: rows.claim_all(wanted)))
         self._taking_over = asyncio.Semaphore(_TAKEN_OVER_AT_ONCE)
         """So many partitions have in memory what they begin with."""
         self.on_many: Callable[[PartitionTier], None] = _nobody
@@ -233,21 +235,25 @@ class Diskless:
         asked, partition, key = part.asked, part.partition, part.key
         if partition.leader is None:
             raise RetriableError(f"{partition.tp} is not led here", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        claim = self.claim_of(partition)
+        is_new = not claim
+        claim = claim or new_token(_CLAIM_BYTES)
+        asked_s = self.clock.monotonic()
+        # Also where it is known: under a later epoch than before it fences those in between, too.
+        claimed = await self._claiming.claim(NewClaim(key, claim, partition.leader_epoch, self._storage.node_id))
+        if claimed is None:
+            self.lost(partition)
+            raise _led_elsewhere(partition)
         async with self._taking_over, part.changing:
-            claim = self.claim_of(partition)
-            is_new = not claim
-            claim = claim or new_token(_CLAIM_BYTES)
-            epoch, node_id = partition.leader_epoch, self._storage.node_id
-            # Also where it is known: under a later epoch than before it fences those in between, too.
-            if not await self.ask(lambda: self.rows.claim(key, claim, epoch, node_id)):
-                self.lost(partition)
-                raise _led_elsewhere(partition)
             # The entries first: what leaves them between the two is in the segments by then.
-            found = await self.ask(lambda: self.rows.load(key))
-            remote = await self._storage.ask(lambda: self._storage.rows.load(key))
+            found, remote = Log(claim, claimed.end_offset, []), RemoteLog()
+            if is_new and claimed.end_offset:
+                found = await self.ask(lambda: self.rows.load(key))
+            if claimed.is_in_store:
+                remote = await self._storage.ask(lambda: self._storage.rows.load(key))
             if not part.is_current or part.asked != asked:
                 return  # it is to be looked up again
-            if found.claim != claim:
+            if found.claim != claim or (not is_new and self.claim_of(partition) != claim):
                 self.lost(partition)
                 raise _led_elsewhere(partition)
             if is_new and not (partition.log_end_offset == found.end_offset == remote.end_offset == 0):
@@ -255,8 +261,7 @@ class Diskless:
                 return
             if is_new:
                 self._claims[key] = _Claim(claim, partition.log, [])  # nothing was ever written to it
-            claimed = self._claims[key]
-            claimed.proven_s = self.clock.monotonic()
+            self._claims[key].proven_s = asked_s
             part.proves_end = self._is_end_proven
             part.take(remote)
             self.on_ready(partition.tp)
@@ -374,6 +379,7 @@ class Diskless:
     def cancel(self) -> None:
         """Commit nothing more."""
         self.writer.cancel()
+        self._claiming.cancel()
         for claim in self._claims.values():
             if claim.proof is not None:
                 claim.proof.cancel()

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from semel.broker.metadata.database import Database
-from semel.broker.metadata.tables import DISKLESS_ENTRIES, DISKLESS_LOGS, DISKLESS_OBJECTS, REMOTE_TABLES
+from semel.broker.metadata.tables import DISKLESS_ENTRIES, DISKLESS_LOGS, DISKLESS_OBJECTS, REMOTE_LOGS, REMOTE_TABLES
 from semel.broker.tiers.rows import drop_segments
 from semel.protocol.ids import TopicId, format_topic_id
 
@@ -45,6 +45,39 @@ class Entry(NamedTuple):
     size_bytes: int
     checksum: int
     data: bytes
+
+
+class NewClaim(NamedTuple):
+    """That of a partition's leader in an epoch."""
+
+    key: PartitionKey
+    claim: str
+    leader_epoch: int
+    node_id: int
+
+    def columns(self) -> dict[str, Any]:
+        """Return the values of its row, but for where the log ends."""
+        return {
+            **_columns_of(self.key),
+            "claim": self.claim,
+            "leader_epoch": self.leader_epoch,
+            "node_id": self.node_id,
+        }
+
+    def bound(self) -> dict[str, Any]:
+        """Return them as `_CLAIM` takes them."""
+        return {f"new_{name}": value for name, value in self.columns().items()}
+
+
+class Claimed(NamedTuple):
+    """What there is of a partition that was claimed.
+
+    end_offset: behind all that was ever committed
+    is_in_store: whether there is a row of what the remote storage has of it
+    """
+
+    end_offset: int
+    is_in_store: bool
 
 
 class NewEntry(NamedTuple):
@@ -100,22 +133,34 @@ class DisklessRows(Database):
 
     # --- Leading ------------------------------------------------------------------------------------------------------
 
-    def claim(self, key: PartitionKey, claim: str, leader_epoch: int, node_id: int) -> bool:
-        """Let nobody but the leader of an epoch append from now on. False: a later epoch has a claim already."""
-        values = {"claim": claim, "leader_epoch": leader_epoch, "node_id": node_id}
+    def claim_all(self, wanted: Sequence[NewClaim]) -> dict[PartitionKey, Claimed]:
+        """Let nobody but these leaders append to their partitions from now on. Returns those that nobody has claimed
+        under a later epoch.
+        """
+        by_name = {(format_topic_id(one.key[0]), one.key[1]): one for one in wanted}
+        found: dict[PartitionKey, Claimed] = {}
+        columns = DISKLESS_LOGS.c.topic_id, DISKLESS_LOGS.c.partition
         with self._transaction() as connection:
-            known = connection.execute(
-                sa.select(DISKLESS_LOGS.c.leader_epoch).where(_is_of(DISKLESS_LOGS, key)).with_for_update()
-            ).one_or_none()
-            if known is None:
-                insert = self._insert(DISKLESS_LOGS).values(**_columns_of(key), **values, end_offset=0)
-                # Not by `rowcount`: not every driver counts the rows of an INSERT.
-                made = insert.on_conflict_do_nothing().returning(DISKLESS_LOGS.c.claim)
-                return connection.execute(made).one_or_none() is not None
-            if known.leader_epoch > leader_epoch:
-                return False
-            connection.execute(DISKLESS_LOGS.update().where(_is_of(DISKLESS_LOGS, key)).values(**values))
-            return True
+            for names in _named_parts(sorted(by_name)):
+                known = sa.select(*columns, DISKLESS_LOGS.c.leader_epoch, DISKLESS_LOGS.c.end_offset)
+                known = known.where(sa.tuple_(*columns).in_(names)).order_by(*columns).with_for_update()
+                rows = {(row.topic_id, row.partition): row for row in connection.execute(known)}
+                ends = {name: int(row.end_offset) for name, row in rows.items()}
+                if missing := [name for name in names if name not in rows]:
+                    values = [{**by_name[name].columns(), "end_offset": 0} for name in missing]
+                    # Not by `rowcount`: not every driver counts the rows of an INSERT.
+                    made = self._insert(DISKLESS_LOGS).values(values).on_conflict_do_nothing().returning(*columns)
+                    ends |= {(row.topic_id, row.partition): 0 for row in connection.execute(made)}
+                claimed = [name for name, row in rows.items() if row.leader_epoch <= by_name[name].leader_epoch]
+                if claimed:
+                    connection.execute(_CLAIM, [by_name[name].bound() for name in claimed])
+                mine = {*claimed, *(name for name in ends if name not in rows)}
+                there = sa.select(REMOTE_LOGS.c.topic_id, REMOTE_LOGS.c.partition).where(
+                    sa.tuple_(REMOTE_LOGS.c.topic_id, REMOTE_LOGS.c.partition).in_(names)
+                )
+                in_store = {(row.topic_id, row.partition) for row in connection.execute(there)}
+                found |= {by_name[name].key: Claimed(ends[name], name in in_store) for name in mine}
+        return found
 
     def claim_copy(
         self,
@@ -328,6 +373,25 @@ _MOVE_END: Final = (
     .where(DISKLESS_LOGS.c.topic_id == sa.bindparam("of"), DISKLESS_LOGS.c.partition == sa.bindparam("number"))
     .values(end_offset=sa.bindparam("upto"))
 )
+
+
+_CLAIM: Final = (
+    DISKLESS_LOGS.update()
+    .where(
+        DISKLESS_LOGS.c.topic_id == sa.bindparam("new_topic_id"),
+        DISKLESS_LOGS.c.partition == sa.bindparam("new_partition"),
+    )
+    .values(
+        claim=sa.bindparam("new_claim"),
+        leader_epoch=sa.bindparam("new_leader_epoch"),
+        node_id=sa.bindparam("new_node_id"),
+    )
+)
+
+
+def _named_parts(names: Sequence[tuple[str, int]]) -> Iterator[Sequence[tuple[str, int]]]:
+    for first in range(0, len(names), _ROWS_AT_ONCE):
+        yield names[first : first + _ROWS_AT_ONCE]
 
 
 def _parts(keys: Sequence[PartitionKey]) -> Iterator[Sequence[PartitionKey]]:

@@ -16,7 +16,7 @@ from tiered_topic import QUICK, partition_of, serving
 
 from semel.broker.config.node_config import NodeConfig
 from semel.broker.diskless.diskless import Diskless
-from semel.broker.diskless.rows import DisklessRows, Entry
+from semel.broker.diskless.rows import DisklessRows, Entry, NewClaim, PartitionKey
 from semel.broker.diskless.writer import Writer
 from semel.broker.metadata.store import sqlite_url
 from semel.broker.node import Node
@@ -104,8 +104,13 @@ async def objects_of(node: Node) -> set[str]:
     return await diskless_of(node).ask(rows_of(node).object_keys)
 
 
-async def claimed_by_another(node: Node, tp: TopicPartition = TP, *, claim: str = "another") -> None:
+def claim_one(rows: DisklessRows, key: PartitionKey, claim_id: str, leader_epoch: int, node_id: int) -> bool:
+    """Claim one partition. False: a later epoch has a claim already."""
+    return key in rows.claim_all([NewClaim(key, claim_id, leader_epoch, node_id)])
+
+
+async def claimed_by_another(node: Node, tp: TopicPartition = TP, *, claim_id: str = "another") -> None:
     """Have another node claim a partition, as it does that leads it from now on."""
     partition = partition_of(node, tp)
     key, epoch = (partition.topic_id, tp.partition), partition.leader_epoch + 1
-    assert await diskless_of(node).ask(lambda: rows_of(node).claim(key, claim, epoch, 99))
+    assert await diskless_of(node).ask(lambda: claim_one(rows_of(node), key, claim_id, epoch, 99))

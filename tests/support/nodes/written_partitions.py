@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
+from diskless_topic import claim_one
 from memory_objects import MemoryObjects
 
 from semel.broker.config.node_config import NodeConfig
@@ -89,7 +90,7 @@ class WrittenPlace:
 
     def claim(self, partition: Written, claim: str, leader_epoch: int) -> None:
         """Lead a partition, here or (with another claim than "mine") elsewhere."""
-        assert self.rows.claim(partition.key, claim, leader_epoch, 1)
+        assert claim_one(self.rows, partition.key, claim, leader_epoch, 1)
         if claim == "mine":
             self.claims[cast(Partition, partition)] = claim
 

@@ -13,6 +13,7 @@ import pytest
 from diskless_topic import (
     DISKLESS,
     TP,
+    claim_one,
     claimed_by_another,
     diskless_node,
     diskless_of,
@@ -208,7 +209,7 @@ def test_R3_who_waits_for_what_was_given_up_is_told(tmp_path: Path) -> None:
         values = await fill(node, 3)
         partition = partition_of(node)
         key, epoch = (partition.topic_id, 0), partition.leader_epoch
-        await diskless_of(node).ask(lambda: rows_of(node).claim(key, "again", epoch, 99))
+        await diskless_of(node).ask(lambda: claim_one(rows_of(node), key, "again", epoch, 99))
         late = partition.append(bytearray(batch(b"late")))
         with pytest.raises(SemelError):
             await partition.wait_committed(late.last_offset)

@@ -9,9 +9,20 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from diskless_topic import claim_one
 from running_node import running_node
 
-from semel.broker.diskless.rows import Committed, DisklessRows, Entry, Log, NewEntry, ObjectGoneError, PartitionKey
+from semel.broker.diskless.rows import (
+    Claimed,
+    Committed,
+    DisklessRows,
+    Entry,
+    Log,
+    NewClaim,
+    NewEntry,
+    ObjectGoneError,
+    PartitionKey,
+)
 from semel.broker.metadata.store import METADATA_FILE, sqlite_url
 from semel.broker.metadata.tables import DISKLESS_ENTRIES
 from semel.broker.metadata_moving import move_metadata
@@ -57,10 +68,24 @@ def entries(rows: DisklessRows, key: PartitionKey = KEY) -> list[Entry]:
     return rows.load(key).entries
 
 
+def test_R3_many_partitions_are_claimed_at_once_but_for_those_of_a_later_leader(rows: DisklessRows) -> None:
+    keys = [(TOPIC, number) for number in range(1_200)]
+    assert claim_one(rows, keys[7], "later", 5, 2)
+    assert claim_one(rows, keys[8], "before", 2, 2)
+    assert commit(rows, "before", entry(0, 3), keys[8])
+    found = rows.claim_all([NewClaim(key, f"mine-{key[1]}", 3, 1) for key in reversed(keys)])
+    assert set(found) == {*keys} - {keys[7]}
+    assert found[keys[8]] == Claimed(3, is_in_store=False)
+    assert found[keys[0]] == Claimed(0, is_in_store=False)
+    assert [rows.claim_of(keys[number]) for number in (0, 7, 8, 1_199)] == ["mine-0", "later", "mine-8", "mine-1199"]
+    assert not commit(rows, "before", entry(3, 4), keys[8])
+    assert rows.claim_all([]) == {}
+
+
 def test_entries_are_found_as_they_were_committed(rows: DisklessRows) -> None:
     assert rows.load(KEY) == Log("", 0, [])
     assert rows.claim_of(KEY) == ""
-    assert rows.claim(KEY, "a", 0, 1)
+    assert claim_one(rows, KEY, "a", 0, 1)
     rows.begin_object("o1", RUN, 100, 5)
     data = bytes(range(256))
     small, large = entry(0, 4, data), Entry(4, 2**40, "o1", 2**33, 2**31 + 1, 2**32 - 1, b"")
@@ -73,10 +98,10 @@ def test_entries_are_found_as_they_were_committed(rows: DisklessRows) -> None:
 
 
 def test_R3_the_claim_of_a_later_epoch_ends_those_before(rows: DisklessRows) -> None:
-    assert rows.claim(KEY, "first", 4, 1)
+    assert claim_one(rows, KEY, "first", 4, 1)
     assert commit(rows, "first", entry(0, 1))
-    assert rows.claim(KEY, "second", 5, 2)
-    assert not rows.claim(KEY, "late", 4, 1), "an earlier epoch has no say any more"
+    assert claim_one(rows, KEY, "second", 5, 2)
+    assert not claim_one(rows, KEY, "late", 4, 1), "an earlier epoch has no say any more"
     assert rows.claim_of(KEY) == "second"
     assert not commit(rows, "first", entry(1, 2))
     assert entries(rows) == [entry(0, 1)], "of what is refused nothing is written"
@@ -85,8 +110,8 @@ def test_R3_the_claim_of_a_later_epoch_ends_those_before(rows: DisklessRows) -> 
 
 
 def test_R3_a_leader_that_reads_again_under_its_epoch_ends_its_own_claim(rows: DisklessRows) -> None:
-    assert rows.claim(KEY, "first", 4, 1)
-    assert rows.claim(KEY, "again", 4, 1)
+    assert claim_one(rows, KEY, "first", 4, 1)
+    assert claim_one(rows, KEY, "again", 4, 1)
     assert not commit(rows, "first", entry(0, 1))
     assert commit(rows, "again", entry(0, 2))
     assert entries(rows) == [entry(0, 2)]
@@ -101,8 +126,8 @@ def test_R3_nobody_commits_without_a_claim(rows: DisklessRows) -> None:
 def test_R3_in_one_commit_each_partition_counts_for_itself(rows: DisklessRows) -> None:
     keys: list[PartitionKey] = [(TOPIC, 0), (OTHER, 0), (TOPIC, 1)]
     for key in keys:
-        assert rows.claim(key, "mine", 1, 1)
-    assert rows.claim(keys[1], "anothers", 2, 2)
+        assert claim_one(rows, key, "mine", 1, 1)
+    assert claim_one(rows, keys[1], "anothers", 2, 2)
     led, _ = rows.commit([NewEntry(key, "mine", entry(0, 1)) for key in keys])
     assert led == {keys[0], keys[2]}
     assert [entries(rows, key) for key in keys] == [[entry(0, 1)], [], [entry(0, 1)]]
@@ -111,13 +136,13 @@ def test_R3_in_one_commit_each_partition_counts_for_itself(rows: DisklessRows) -
 def test_D1_more_partitions_than_one_statement_names_are_committed_together(rows: DisklessRows) -> None:
     keys: list[PartitionKey] = [(TOPIC, number) for number in range(1_003)]
     for key in keys:
-        assert rows.claim(key, "mine", 1, 1)
+        assert claim_one(rows, key, "mine", 1, 1)
     assert rows.commit([NewEntry(key, "mine", entry(0, 1)) for key in keys]).led == set(keys)
     assert entries(rows, keys[-1]) == [entry(0, 1)]
 
 
 def test_D3_a_commit_whose_answer_was_lost_can_be_repeated(rows: DisklessRows) -> None:
-    rows.claim(KEY, "a", 1, 1)
+    claim_one(rows, KEY, "a", 1, 1)
     rows.begin_object("o1", RUN, 100, 5)
     for one in (entry(0, 3), entry(3, 5, key="o1")):
         assert commit(rows, "a", one)
@@ -129,7 +154,7 @@ def test_D3_records_are_not_committed_behind_a_gap(rows: DisklessRows) -> None:
     """The database was put back to an older state: it tells where that ends, and takes nothing behind it."""
     other: PartitionKey = (TOPIC, 4)
     for key in (KEY, other):
-        rows.claim(key, "a", 1, 1)
+        claim_one(rows, key, "a", 1, 1)
     assert commit(rows, "a", entry(0, 3))
     found = rows.commit([NewEntry(KEY, "a", entry(5, 6)), NewEntry(other, "a", entry(0, 1))])
     assert found == Committed({other}, {KEY: 3})
@@ -138,11 +163,11 @@ def test_D3_records_are_not_committed_behind_a_gap(rows: DisklessRows) -> None:
 
 
 def test_D3_where_a_log_ends_is_known_though_its_entries_were_trimmed(rows: DisklessRows) -> None:
-    rows.claim(KEY, "a", 1, 1)
+    claim_one(rows, KEY, "a", 1, 1)
     assert commit(rows, "a", entry(0, 3))
     rows.trim(KEY, 3)
     assert rows.load(KEY) == Log("a", 3, [])
-    rows.claim(KEY, "b", 2, 2)
+    claim_one(rows, KEY, "b", 2, 2)
     assert rows.load(KEY) == Log("b", 3, [])
     assert commit(rows, "b", entry(3, 4))
 
@@ -151,7 +176,7 @@ def test_D3_a_commit_is_all_there_or_not_at_all(rows: DisklessRows) -> None:
     """One object is gone, so that nothing of the commit is there, of no partition."""
     other: PartitionKey = (TOPIC, 4)
     for key in (KEY, other):
-        rows.claim(key, "a", 1, 1)
+        claim_one(rows, key, "a", 1, 1)
     rows.begin_object("o1", RUN, 100, 5)
     with pytest.raises(ObjectGoneError):
         rows.commit([NewEntry(KEY, "a", entry(0, 1, key="o1")), NewEntry(other, "a", entry(0, 1, key="unknown"))])
@@ -159,7 +184,7 @@ def test_D3_a_commit_is_all_there_or_not_at_all(rows: DisklessRows) -> None:
 
 
 def test_D6_an_object_that_was_given_up_can_not_be_committed(rows: DisklessRows) -> None:
-    rows.claim(KEY, "a", 1, 1)
+    claim_one(rows, KEY, "a", 1, 1)
     rows.begin_object("gone", RUN, 100, 5)
     rows.begin_object("busy", RUN, 100, 5)
     rows.begin_object("anothers", "run-2", 100, 5)
@@ -182,7 +207,7 @@ def test_D6_an_object_that_was_given_up_can_not_be_committed(rows: DisklessRows)
 def test_D6_an_object_is_garbage_once_no_entry_of_any_partition_needs_it(rows: DisklessRows) -> None:
     other: PartitionKey = (OTHER, 0)
     for key in (KEY, other):
-        rows.claim(key, "a", 1, 1)
+        claim_one(rows, key, "a", 1, 1)
     for name in ("o1", "o2", "never"):
         rows.begin_object(name, RUN, 100, 5)
     rows.commit([NewEntry(key, "a", entry(0, 10, key="o1")) for key in (KEY, other)])
@@ -206,7 +231,7 @@ def test_D6_an_object_is_garbage_once_no_entry_of_any_partition_needs_it(rows: D
 def test_D6_trimming_removes_what_ends_at_an_offset_and_no_more(rows: DisklessRows) -> None:
     other: PartitionKey = (TOPIC, 4)
     for key in (KEY, other):
-        rows.claim(key, "a", 1, 1)
+        claim_one(rows, key, "a", 1, 1)
         for first in range(0, 50, 10):
             commit(rows, "a", entry(first, first + 10), key)
     rows.trim(KEY, 25)
@@ -220,7 +245,7 @@ def test_D6_nothing_is_left_of_a_deleted_topic_and_nobody_commits_to_it(rows: Di
     other: PartitionKey = (OTHER, 3)
     rows.begin_object("o1", RUN, 100, 5)
     for key in (KEY, other):
-        rows.claim(key, "a", 1, 1)
+        claim_one(rows, key, "a", 1, 1)
         commit(rows, "a", entry(0, 1), key)
     commit(rows, "a", entry(1, 2, key="o1"))
     rows.forget_topic(format_topic_id(TOPIC))
@@ -236,7 +261,7 @@ def test_R3_of_two_that_claim_and_commit_at_once_the_later_epoch_reads_all_that_
     """What the leader before commits is there when the next one reads, or is refused: whichever comes first."""
     made = DisklessRows(url)
     made.create()
-    made.claim(KEY, "claim-0", 0, 1)
+    claim_one(made, KEY, "claim-0", 0, 1)
     claims, committed, refused, failures = ["claim-0"], list[int](), list[str](), list[BaseException]()
     stop = threading.Event()
 
@@ -258,7 +283,7 @@ def test_R3_of_two_that_claim_and_commit_at_once_the_later_epoch_reads_all_that_
     thread.start()
     try:
         for epoch in range(1, 20):
-            assert made.claim(KEY, f"claim-{epoch}", epoch, 2)
+            assert claim_one(made, KEY, f"claim-{epoch}", epoch, 2)
             claim, _, found = made.load(KEY)
             while claims[-1] not in refused and not failures:
                 stop.wait(0.001)
@@ -281,7 +306,7 @@ def test_R10_they_move_with_the_metadata_to_another_database(tmp_path: Path) -> 
     asyncio.run(start_and_stop())
     rows = DisklessRows(sqlite_url(str(tmp_path / "data" / METADATA_FILE)))
     rows.create()
-    rows.claim(KEY, "a", 1, 1)
+    claim_one(rows, KEY, "a", 1, 1)
     rows.begin_object("o1", RUN, 100, 5)
     commit(rows, "a", entry(0, 1))
     commit(rows, "a", entry(1, 2, key="o1"))
@@ -296,9 +321,9 @@ def test_R10_they_move_with_the_metadata_to_another_database(tmp_path: Path) -> 
 
 
 def test_R10_a_database_that_was_put_back_is_noticed_by_who_commits(rows: DisklessRows) -> None:
-    rows.claim(KEY, "a", 1, 1)
+    claim_one(rows, KEY, "a", 1, 1)
     other: PartitionKey = (OTHER, 0)
-    rows.claim(other, "a", 1, 1)
+    claim_one(rows, other, "a", 1, 1)
     assert commit(rows, "a", entry(0, 4))
     found = rows.commit([NewEntry(KEY, "a", entry(7, 8)), NewEntry(other, "a", entry(0, 1))])
     assert (found.led, found.ends) == ({other}, {KEY: 4})
@@ -308,7 +333,7 @@ def test_R10_a_database_that_was_put_back_is_noticed_by_who_commits(rows: Diskle
 def test_R10_rows_that_nobody_wrote_cost_no_other_partition(rows: DisklessRows) -> None:
     other: PartitionKey = (OTHER, 0)
     for key in (KEY, other):
-        rows.claim(key, "a", 1, 1)
+        claim_one(rows, key, "a", 1, 1)
     with rows._transaction() as connection:
         stray = {"topic_id": format_topic_id(TOPIC), "partition": 3, **entry(0, 9)._asdict()}
         connection.execute(DISKLESS_ENTRIES.insert().values(**stray))
@@ -351,7 +376,7 @@ def test_what_is_in_segments_by_now_is_not_copied(rows: DisklessRows) -> None:
 def test_R3_what_was_copied_is_taken_over_by_a_later_epoch_alone(rows: DisklessRows) -> None:
     assert rows.claim_copy(KEY, "copies", 4, 1, 0) == 0
     assert commit(rows, "copies", entry(0, 5))
-    assert not rows.claim(KEY, "early", 3, 2)
-    assert rows.claim(KEY, "leads", 5, 2)
+    assert not claim_one(rows, KEY, "early", 3, 2)
+    assert claim_one(rows, KEY, "leads", 5, 2)
     assert rows.load(KEY) == Log("leads", 5, [entry(0, 5)])
     assert rows.claim_copy(KEY, "copies", 4, 1, 0) is None
