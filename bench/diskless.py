@@ -28,7 +28,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from harness import Figure, data_folder, machine, number, percentile, print_table, write_json
 
 import semel
-from semel.broker.diskless.rows import DisklessRows, Entry, NewEntry
+from semel.broker.diskless.rows import DisklessRows, Entry, NewClaim, NewEntry
 from semel.cli.demo.database import DemoDatabase
 from semel.protocol.crc32c import crc32c
 
@@ -36,6 +36,7 @@ RECORD_BYTES: Final = 1_000
 PARTITIONS: Final = 8
 TOPIC: Final = "events"
 ON_DISK: Final = "switched"
+MANY_PARTITIONS = 2_000
 MANY: Final = 500
 """So many partitions one commit has at most."""
 TRIMMED_EVERY: Final = 100
@@ -168,8 +169,7 @@ def statements(url: str, partitions: int, count: int) -> list[float]:
     """Return how long a commit of one small entry in each of so many partitions took, in milliseconds."""
     rows = DisklessRows(url)
     topic_id, data = uuid.uuid4(), b"x" * 200
-    for each in range(partitions):
-        assert rows.claim((topic_id, each), "bench", 0, 1)
+    rows.claim_all([NewClaim((topic_id, each), "bench", 0, 1) for each in range(partitions)])
     took: list[float] = []
     for at in range(count):
         entry = Entry(at, at + 1, "", 0, len(data), crc32c(data), data)
@@ -189,8 +189,7 @@ def growth(url: str, entries: int) -> list[Figure]:
     rows, engine = DisklessRows(url), sa.create_engine(url)
     topic_id, data = uuid.uuid4(), b"x" * 200
     keys = [(topic_id, each) for each in range(MANY)]
-    for key in keys:
-        assert rows.claim(key, "bench", 0, 1)
+    rows.claim_all([NewClaim(key, "bench", 0, 1) for key in keys])
     commits = entries // MANY
     took: list[float] = []
     sizes: list[int] = []
@@ -214,6 +213,19 @@ def growth(url: str, entries: int) -> list[Figure]:
         found += latency(f"{commits * MANY:,} entries, the {name} tenth: a commit of {MANY}", part)
         found.append(Figure("diskless", f"the database after the {name} tenth", size / (1 << 20), "MiB"))
     return found
+
+
+def many_partitions(node: Running, count: int) -> float:
+    """Return the seconds until a new topic of so many partitions has a record in each."""
+    begun = time.monotonic()
+    with semel.Admin(node.grpc) as admin, semel.Producer(node.grpc) as producer:
+        admin.create_topic("many", partitions=count)
+        for each in range(count):
+            producer.send("many", b"the first", partition=each)
+        producer.flush()
+        taken_s = time.monotonic() - begun
+        admin.delete_topic("many")
+    return taken_s
 
 
 def take_over(node: Running, folder: str, url: str) -> tuple[Running, float]:
@@ -312,6 +324,10 @@ def main() -> None:
             took = transactions(node, seconds / 4)
             figures += latency("a transaction of one record", took)
             figures.append(Figure("diskless", "transactions a second", 1_000 * len(took) / sum(took), ""))
+            many_s = many_partitions(node, MANY_PARTITIONS)
+            figures.append(
+                Figure("diskless", f"a new topic of {MANY_PARTITIONS:,} partitions, a record in each", many_s, "s")
+            )
             node, again_s = take_over(node, folder, url)
             figures.append(Figure("diskless", "killed, and serves again from 400 entries", again_s, "s"))
             node.kill()
