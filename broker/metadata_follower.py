@@ -415,10 +415,15 @@ class MetadataFollower:
 
     def _update_config(self, topic: TopicImage) -> None:
         self._logs.update_config(topic.name, partition_log_configs(self._config(), topic))
+        if topic.is_internal:
+            for number in range(len(topic.partitions)):
+                partition = self._logs.partition(TopicPartition(topic.name, number))
+                if partition is not None and not _has_all(partition):
+                    self.stop_coordinating(partition.tp)  # until it is known what the remote storage has of it
 
 
 def _has_all(partition: Partition) -> bool:
-    is_read = not partition.config.diskless_enable or (partition.tier is not None and partition.tier.is_known)
+    is_read = not partition.config.has_remote or (partition.tier is not None and partition.tier.is_known)
     return partition.leader is not None and is_read
 
 

@@ -111,7 +111,9 @@ class Diskless:
         self.rows = rows
         self.run = run
         self.writer = Writer(self)
-        self._switching = Switching(storage, self, self.writer)
+        self._switching = Switching(
+            storage, self, self.writer, lambda tp: self.on_lost(tp), lambda tp: self.on_ready(tp)
+        )
         self._reader = EntryReader(storage)
         self._database: Executor = executor or Threads(1, "semel-diskless-rows")
         self._claims: dict[PartitionKey, _Claim] = {}
@@ -319,6 +321,12 @@ class Diskless:
         claim, log = self._claims.get(part.key), part.partition.log
         if claim is not None and claim.log is log and claim.has_many_from(log.segments.active.base_offset):
             log.roll(self._storage.now_ms)
+
+    async def begin_to_copy(self, part: PartitionTier) -> None:
+        await self._switching.begin(part)
+
+    def served(self, part: PartitionTier) -> None:
+        self.on_ready(part.partition.tp)
 
     def claim_to_copy(self, part: PartitionTier) -> str:
         return self._switching.claim_of(part) if part.is_switching else self.claim_of(part.partition)

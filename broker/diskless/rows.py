@@ -19,7 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from semel.broker.metadata.database import Database
 from semel.broker.metadata.tables import DISKLESS_ENTRIES, DISKLESS_LOGS, DISKLESS_OBJECTS, REMOTE_LOGS, REMOTE_TABLES
-from semel.broker.tiers.rows import drop_segments
+from semel.broker.tiers.rows import WholeLog, drop_segments
 from semel.protocol.ids import TopicId, format_topic_id
 
 _WRITING: Final = "writing"
@@ -170,11 +170,11 @@ class DisklessRows(Database):
         node_id: int,
         end_offset: int,
         *,
-        drops_segments_at_ms: int | None = None,
+        whole: WholeLog | None = None,
     ) -> int | None:
         """Let nobody but the leader of an epoch copy a log that is still on disks. None: a later epoch has a claim.
 
-        drops_segments_at_ms: now, where the segments that others have copied are to be deleted, too
+        whole: where all of the log is on the disk, what is there: the segments that others have copied are dropped, too
         Returns the offset to copy from: where this claim has come to already, or else `end_offset`. What others have
         copied is removed, because the log on the disks of the replicas counts, and may be another since; and so is what
         lies before `end_offset`.
@@ -196,8 +196,8 @@ class DisklessRows(Database):
                     return int(known.end_offset)
                 connection.execute(DISKLESS_LOGS.update().where(_is_of(DISKLESS_LOGS, key)).values(**values))
                 connection.execute(DISKLESS_ENTRIES.delete().where(_is_of(DISKLESS_ENTRIES, key)))
-            if drops_segments_at_ms is not None and (known is None or known.claim != claim):
-                drop_segments(connection, key, drops_segments_at_ms)
+            if whole is not None and (known is None or known.claim != claim):
+                drop_segments(connection, key, whole)
             return end_offset
 
     def load(self, key: PartitionKey) -> Log:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,9 +33,11 @@ from semel.broker.metadata.image import MetadataImage
 from semel.broker.tiers.copying import is_as_copied
 from semel.broker.tiers.partition_tier import PartitionTier
 from semel.broker.tiers.remote_storage import RemoteStorage
+from semel.broker.tiers.rows import WholeLog
 from semel.protocol.batch_header import leading_batches
 from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
+from semel.protocol.ids import TopicPartition
 from semel.protocol.randomness import new_token
 
 _log = logging.getLogger("semel.diskless")
@@ -75,7 +78,16 @@ class _Claim:
 class Switching:
     """What one node does for the partitions that it leads and that are to become diskless."""
 
-    def __init__(self, storage: RemoteStorage, place: Place, writer: Writer) -> None:
+    def __init__(
+        self,
+        storage: RemoteStorage,
+        place: Place,
+        writer: Writer,
+        on_sealed: Callable[[TopicPartition], None],
+        on_unsealed: Callable[[TopicPartition], None],
+    ) -> None:
+        """on_sealed, on_unsealed: are called with a partition that takes nothing, and with one that does again"""
+        self._on_sealed, self._on_unsealed = on_sealed, on_unsealed
         self._storage = storage
         self._place = place
         self._writer = writer
@@ -96,11 +108,18 @@ class Switching:
         is_current = claim is not None and claim.is_begun and claim.leader_epoch == part.partition.leader_epoch
         return claim.id if claim is not None and is_current else ""
 
+    async def begin(self, part: PartitionTier) -> None:
+        """Claim a compacted partition before it is served: what others have copied of it must not count, nor where it
+        begins by their word, once anything is appended. Raises `SemelError`.
+        """
+        if self.is_wanted(part) and part.partition.config.is_compacted and not self.claim_of(part):
+            await self._claim(part, part.partition.leader_epoch)
+
     async def before_copying(self, part: PartitionTier) -> None:
         """Close the active segment where it is large, or where it has to be copied as one. Raises `SemelError`."""
         log = part.partition.log
-        if part.partition.config.is_compacted and not self.claim_of(part):
-            await self._claim(part, part.partition.leader_epoch)
+        if part.partition.config.is_compacted:
+            await self.begin(part)
             await self._note_start(part)
         active = log.segments.active
         is_due = active.size >= SEGMENT_BYTES or (not part.bytes_to_copy and not self._is_told(part))
@@ -144,6 +163,7 @@ class Switching:
         if partition.leader is not None and not partition.leader.has_min_isr:
             raise _not_now(partition, "too few replicas are in sync")
         partition.seal(_switching(partition))
+        self._on_sealed(partition.tp)
         is_asked = False
         try:
             await self._all_committed(partition)
@@ -151,13 +171,13 @@ class Switching:
                 await self._copy(part, epoch, await self._claim_told(part, epoch), log.log_end_offset)
                 await self._note_start(part)
             if is_compacted and not is_as_copied(part):
-                raise _not_now(partition, "its segments were compacted meanwhile")
+                raise _not_now(partition, "segments were closed or compacted meanwhile")
             is_asked = True
         except TimeoutError:
             raise _not_now(partition, "the store, or the metadata's database, is too slow") from None
         finally:
             if not is_asked:
-                partition.unseal()
+                self._unseal(partition)
         # From here on it takes nothing before the metadata says whether it is diskless: that would be lost.
         await self._say_so(part, epoch)
 
@@ -198,17 +218,17 @@ class Switching:
         if claim is None or claim.leader_epoch != epoch:
             self._forget_others()
             claim = self._claims[partition] = _Claim(new_token(_CLAIM_BYTES), epoch)
-        claim_id, drops_at_ms, begins = claim.id, None, _begins(part)
+        claim_id, whole, begins = claim.id, None, _begins(part)
         if partition.config.is_compacted:
-            drops_at_ms = self._storage.now_ms
+            whole = WholeLog(partition.log_start_offset, partition.log_end_offset, self._storage.now_ms)
             begins = begins if claim.is_begun else partition.log_start_offset  # no segment counts yet
         begins = self._first_batch(partition, begins)
         at = await self._place.ask(
-            lambda: self._rows.claim_copy(part.key, claim_id, epoch, node_id, begins, drops_segments_at_ms=drops_at_ms)
+            lambda: self._rows.claim_copy(part.key, claim_id, epoch, node_id, begins, whole=whole)
         )
         if at is None:
             raise _led_elsewhere(partition)
-        if drops_at_ms is not None and not claim.is_begun:
+        if whole is not None and not claim.is_begun:
             async with part.changing:
                 part.follow(await self._storage.ask(lambda: self._storage.rows.load(part.key)))
         claim.is_begun = True
@@ -303,10 +323,15 @@ class Switching:
                 found = metadata.image.partition_by_id(*part.key)
                 state = None if found is None else found[1]
                 if state is not None and state.is_switching and state.leader_epoch == epoch:
-                    partition.unseal()  # this node has registered again since, and asks with its new epoch
+                    self._unseal(partition)  # this node has registered again since, and asks with its new epoch
                 elif state is not None and not state.is_switching:
                     _log.info("%s is diskless from offset %d on", partition.tp, partition.log_end_offset)
                 return
+
+    def _unseal(self, partition: Partition) -> None:
+        if partition.is_sealed:
+            partition.unseal()
+            self._on_unsealed(partition.tp)
 
     @staticmethod
     def _check_led(partition: Partition, epoch: int) -> None:

@@ -159,8 +159,8 @@ class PartitionTier:
         if log.segments.first.base_offset > remote.end_offset:
             start = max(start, log.log_start_offset)  # between the two is nothing: it was deleted, and that not noted
         if partition.config.becomes_diskless and partition.config.is_compacted:
-            if start > log.log_start_offset:
-                partition.tier_begins_at(min(start, log.log_end_offset), ())  # the rest is what a replica had copied
+            if partition.leader is not None and log.log_start_offset < start <= log.log_end_offset:
+                partition.tier_begins_at(start, ())  # the rest is what this node copies, or another has copied
         elif remote.version and (partition.leader is not None or start < log.log_start_offset):
             partition.tier_begins_at(min(start, log.log_end_offset), list(remote.epochs()))
         self.is_known = True

@@ -281,11 +281,28 @@ class RemoteRows(Database):
             raise LateError(key) from None
 
 
-def drop_segments(connection: sa.Connection, key: PartitionKey, now_ms: int) -> None:
-    """Have all segments of a partition deleted, whoever has copied them, within a transaction of the caller."""
-    connection.execute(
-        REMOTE_LOGS.update().where(_is_of(REMOTE_LOGS, key)).values(version=REMOTE_LOGS.c.version + 1, end_offset=0)
-    )
+class WholeLog(NamedTuple):
+    """A log of which all is on a leader's disk, at a time."""
+
+    start_offset: int
+    end_offset: int
+    now_ms: int
+
+
+def drop_segments(connection: sa.Connection, key: PartitionKey, whole: WholeLog) -> None:
+    """Have all segments of a partition deleted, whoever has copied them, within a transaction of the caller.
+
+    Where it begins by the word of a leader before counts if the log goes so far: otherwise that one had more, which is
+    lost, and other records will be at these offsets.
+    """
+    starts = sa.select(REMOTE_LOGS.c.start_offset).where(_is_of(REMOTE_LOGS, key)).with_for_update()
+    noted = connection.execute(starts).scalar_one_or_none()
+    if noted is None:
+        return  # nothing was ever copied
+    start = noted if whole.start_offset <= noted <= whole.end_offset else whole.start_offset
+    values = {"version": REMOTE_LOGS.c.version + 1, "start_offset": start, "end_offset": 0}
+    connection.execute(REMOTE_LOGS.update().where(_is_of(REMOTE_LOGS, key)).values(**values))
+    now_ms = whole.now_ms
     connection.execute(
         REMOTE_SEGMENTS.update()
         .where(_is_of(REMOTE_SEGMENTS, key), REMOTE_SEGMENTS.c.state == _COPIED)

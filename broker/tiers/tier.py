@@ -60,6 +60,14 @@ class Tail(Protocol):
         """Take over a partition that this node leads from now on, and serve it."""
         ...
 
+    async def begin_to_copy(self, part: PartitionTier) -> None:
+        """Drop what others have copied of a partition that is to become diskless, where that does not count."""
+        ...
+
+    def served(self, part: PartitionTier) -> None:
+        """Take note that a partition that is to become diskless is served from now on."""
+        ...
+
     async def before_copying(self, part: PartitionTier) -> None:
         """Close the active segment where much is in it; drop what others have copied that does not count. Raises
         `OSError`, too.
@@ -338,6 +346,7 @@ class Tier:
 
     async def _look_up(self, part: PartitionTier) -> None:
         asked = part.asked
+        await self._tail.begin_to_copy(part)
         async with part.changing:
             remote = await self.storage.ask(lambda: self._rows.load(part.key))
             partition = part.partition
@@ -350,6 +359,8 @@ class Tier:
                 await self._restore(part, remote, end_offset)
                 return
             part.take(remote)
+            if part.partition.config.becomes_diskless and part.partition.leader is not None:
+                self._tail.served(part)
 
     async def _restore(self, part: PartitionTier, remote: RemoteLog, end_offset: int) -> None:
         """Let a leader's log continue where the remote storage ends: what this disk had of it before is gone (D3)."""

@@ -42,7 +42,7 @@ cdef class ProduceHandler:
     cdef object _append_untraced(
         self, ProducePartition item, object partition, int acks, int version, object verified, object checked
     )
-    cdef object _out_of_order(self, ProducePartition item, object error, int version)
+    cdef object _out_of_order(self, ProducePartition item, object partition, object error, int version)
 
 
 cdef bint _is_light(BatchHeader header, object config) except -1

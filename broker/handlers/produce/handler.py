@@ -233,8 +233,8 @@ class ProduceHandler:
             header = read_header(item.records)
         except SemelError:
             return  # it is refused for good next time
-        self.overtaking.note(item, header)
         partition = self.node.partition(TopicPartition(item.topic, item.partition))
+        self.overtaking.note(item, header, partition)
         if partition is not None:
             partition.log.note_refused(header, self.node.clock.now_ms())
         elif header.producer_id >= 0:
@@ -454,7 +454,7 @@ class ProduceHandler:
             )
         except SemelError as error:
             if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                return self._out_of_order(item, error, version), None, -1, False
+                return self._out_of_order(item, partition, error, version), None, -1, False
             return self.refusal(item, error, version), None, -1, False
         except Exception:
             _log.exception("append failed: partition=%s", partition.tp)
@@ -481,10 +481,12 @@ class ProduceHandler:
             return answer, partition, result.last_offset, result.duplicate
         return answer, None, -1, result.duplicate
 
-    def _out_of_order(self, item: ProducePartition, error: SemelError, version: int) -> ProducePartitionResponse:
+    def _out_of_order(
+        self, item: ProducePartition, partition: Partition, error: SemelError, version: int
+    ) -> ProducePartitionResponse:
         """Return the answer to a batch that is out of order, by what is known here."""
         assert item.records is not None
-        judged = self.overtaking.judged(item, read_header(item.records), error)
+        judged = self.overtaking.judged(item, read_header(item.records), partition, error)
         if judged is not error:  # not noted as one that was refused: that is the one before it
             self.refused_batches += 1
             return self.refuse(item, judged.code, judged.message, version)

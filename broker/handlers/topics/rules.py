@@ -145,14 +145,20 @@ def check_may_switch(config: NodeConfig, topic: TopicImage, configs: Mapping[str
     wanted = configs.get(DISKLESS_SETTING)
     is_wanted = wanted is not None and wanted.strip().lower() == "true"
     if topic.is_diskless and not is_wanted:
+        what = "its records are on no disk. Create another topic, and copy what is to be kept"
+        if any(state.is_switching for state in topic.partitions):
+            what = "the topic is becoming diskless. `semel doctor` says what it waits for"
+        raise UsageError(f"{DISKLESS_SETTING} of {topic.name} can't be taken back: {what}", ErrorCode.INVALID_CONFIG)
+    before = topic_log_config(config, topic.configs)
+    after = topic_log_config(config, {name: value for name, value in configs.items() if value is not None})
+    if after.is_compacted == before.is_compacted:
+        return
+    if before.remote_storage_enable and not topic.is_diskless:
         raise UsageError(
-            f"{DISKLESS_SETTING} of {topic.name} can't be taken back: its records are on no disk. Create another "
-            "topic, and copy what is to be kept",
+            f"{topic.name} can't be compacted, because its first records have left the disks (remote.storage.enable). "
+            "Create another topic, and copy what is to be kept",
             ErrorCode.INVALID_CONFIG,
         )
-    after = topic_log_config(config, {name: value for name, value in configs.items() if value is not None})
-    if after.is_compacted == topic_log_config(config, topic.configs).is_compacted:
-        return
     if is_wanted and not topic.is_diskless:
         raise UsageError(
             f"{topic.name} can't become diskless and change its cleanup.policy at the same time: change the policy "

@@ -27,6 +27,7 @@ from tiered_topic import partition_of, tier_of
 
 from semel.broker.diskless.switching import Switching
 from semel.broker.handlers.configs import alter_configs
+from semel.broker.handlers.delete_records import begin_deletion, confirm_deletion
 from semel.broker.handlers.leadership import elect_leaders
 from semel.broker.node import Node
 from semel.broker.tiers.copying import is_as_copied
@@ -34,7 +35,7 @@ from semel.broker.tiers.partition_tier import PartitionTier
 from semel.broker.tiers.rows import LateError
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
 from semel.protocol.batch_builder import encode_batch
-from semel.protocol.errors import SemelError
+from semel.protocol.errors import ErrorCode, SemelError
 
 
 async def puts(world: FaultyCluster, to: Written, *records: tuple[bytes, bytes | None]) -> None:
@@ -176,6 +177,52 @@ def test_R3_after_an_unclean_election_what_the_lost_leader_had_copied_is_not_the
     run(tmp_path, test, topic=COMPACTED)
 
 
+def test_D1_what_comes_after_an_unclean_election_stays_though_the_lost_log_began_further_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, go_on = True, Switching.go_on
+
+    async def not_yet(self: Switching, part: PartitionTier) -> None:
+        if not held:
+            await go_on(self, part)
+
+    monkeypatch.setattr(Switching, "go_on", not_yet)
+
+    async def test(world: FaultyCluster) -> None:
+        nonlocal held
+        made, one, lost = world.made, Written(0), Written(0)
+        await alter_configs(made.any(), AlterConfigsRequest(ResourceType.TOPIC, "t", {"min.insync.replicas": "1"}))
+        await puts(world, one, *((b"k%d" % number, b"v" * 500) for number in range(4)))
+        leader = made.state(T0).leader
+        others = [each for each in (1, 2, 3) if each != leader]
+        for node_id in others:
+            await made.stop(node_id)
+        await made.in_sync(T0, leader)
+        lost.sequence = one.sequence
+        await puts(world, lost, *((b"l%d" % number, b"l" * 500) for number in range(16)))
+        node = made.nodes[leader]
+        await alter_configs(node, make_diskless())
+        await made.until(lambda: partition_of(node).tier is not None and tier_of(node).end_offset > 14)
+        deleted = await confirm_deletion(node, await begin_deletion(node, {T0: 14}), timeout_ms=2_000)
+        assert deleted[T0].error is ErrorCode.NONE
+        await made.kill(leader)
+        for node_id in others:
+            await made.start(node_id)
+        await made.until(lambda: made.state(T0).leader == -1 and len(made.nodes) == 2)
+        assert await elect_leaders(made.nodes[others[0]], [T0], unclean=True) == {T0: None}
+        await write_keys(world, one, 6)
+        held = False
+        await made.until(lambda: is_diskless(made))
+        await write_keys(world, one, 12)
+        await check_keys(world, one)
+        await made.start(leader)
+        await without_disks(world)
+        assert partition_of(await world.leader_of(T0)).log_start_offset == 0
+        await check_keys(world, one)
+
+    run(tmp_path, test, topic={**COMPACTED, "cleanup.policy": "compact,delete"})
+
+
 def test_D4_compaction_before_the_last_word_has_its_segments_copied_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +321,8 @@ def test_D4_its_policy_stays_while_a_topic_becomes_diskless(tmp_path: Path, monk
         request = AlterConfigsRequest(ResourceType.TOPIC, "t", {"cleanup.policy": "delete"})
         with pytest.raises(SemelError, match="while the topic becomes diskless: wait until it is"):
             await alter_configs(node, request)
+        with pytest.raises(SemelError, match="is becoming diskless.* says what it waits for"):
+            await alter_configs(node, make_diskless("false"))
         world.objects.fault = lambda kind, key: ""
         await made.until(lambda: is_diskless(made))
         await alter_configs(made.any(), request)

@@ -101,10 +101,14 @@ def test_P2_what_overtakes_a_batch_that_was_refused_a_moment_ago_is_sent_again_l
         have_enough_replicas(partition)
         assert [await send(of(number)) for number in (2, 3, 2)] == [OVERTAKES] * 3
         assert await send(of(2, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert await send(of(1)) is ErrorCode.NONE
         node.clock.advance(ms=int(1_000 * WITHIN_S) + 1)  # type: ignore[attr-defined]
         assert await send(of(3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert [await send(of(number)) for number in (2, 3)] == [ErrorCode.NONE] * 2
+        lose_a_replica(partition)
+        assert await send(of(1)) is ErrorCode.NOT_ENOUGH_REPLICAS
+        have_enough_replicas(partition)
+        assert [await send(of(number)) for number in (1, 2)] == [ErrorCode.NONE] * 2
+        assert await send(of(4)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "what was refused is here by now"
+        assert await send(of(3)) is ErrorCode.NONE
 
     run_with_listener(test, str(tmp_path))
 
