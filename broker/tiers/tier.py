@@ -353,9 +353,7 @@ class Tier:
             if not part.is_current or part.asked != asked:
                 return  # it is to be looked up again: another may have led since
             end_offset = max(remote.end_offset, remote.start_offset)
-            # A compacted log that is still on the disks is there whole, and what was copied of it counts later.
-            is_here = partition.config.is_compacted or partition.log_end_offset >= end_offset
-            if partition.leader is not None and not is_here:
+            if partition.leader is not None and partition.log_end_offset < end_offset:
                 await self._restore(part, remote, end_offset)
                 return
             part.take(remote)

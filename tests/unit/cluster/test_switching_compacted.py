@@ -321,7 +321,7 @@ def test_D4_its_policy_stays_while_a_topic_becomes_diskless(tmp_path: Path, monk
         request = AlterConfigsRequest(ResourceType.TOPIC, "t", {"cleanup.policy": "delete"})
         with pytest.raises(SemelError, match="while the topic becomes diskless: wait until it is"):
             await alter_configs(node, request)
-        with pytest.raises(SemelError, match="is becoming diskless.* says what it waits for"):
+        with pytest.raises(SemelError, match=r"is becoming diskless.* says what it waits for"):
             await alter_configs(node, make_diskless("false"))
         world.objects.fault = lambda kind, key: ""
         await made.until(lambda: is_diskless(made))
