@@ -323,7 +323,7 @@ class LogConfig:
     min_insync_replicas: int = LogDefaults.min_insync_replicas
     leader_replication_throttled_replicas: ThrottledReplicas = NO_REPLICAS
     follower_replication_throttled_replicas: ThrottledReplicas = NO_REPLICAS
-    becomes_diskless: bool = field(default=False, metadata={"is_setting": False})
+    becomes_diskless: bool = field(default=False, metadata={"is_no_setting": True})
     """Whether it is on this disk while its topic is diskless: it is yet to be copied."""
 
     # Worked out once, because every append asks.
@@ -418,7 +418,7 @@ class LogConfig:
 
 
 def _settings() -> list[str]:
-    return [one.name for one in fields(LogConfig) if one.init and one.metadata.get("is_setting", True)]
+    return [one.name for one in fields(LogConfig) if one.init and not one.metadata]
 
 
 _RANGES: Final[Mapping[str, tuple[float, float]]] = {

@@ -32,7 +32,7 @@ def is_diskless(nodes: NodeProcesses, topic: str) -> bool:
 @pytest.mark.skipif(is_everything_diskless(), reason="all topics are diskless from the beginning")
 @pytest.mark.drawn(1, "switched clusters")
 @pytest.mark.parametrize("clients", list(Clients))
-def test_E1_D1_G6_T4_a_cluster_on_disks_becomes_one_without(tmp_path: Path, clients: Clients) -> None:
+def test_E1_D1_T4_a_cluster_on_disks_becomes_one_without(tmp_path: Path, clients: Clients) -> None:
     database, objects = sqlite_url(str(tmp_path / "cluster" / CLUSTER_METADATA)), f"file://{tmp_path}/objects"
     settings = {
         "remote.storage.url": objects,
