@@ -242,7 +242,8 @@ class Diskless:
         claim = claim or new_token(_CLAIM_BYTES)
         asked_s = self.clock.monotonic()
         # Also where it is known: under a later epoch than before it fences those in between, too.
-        claimed = await self._claiming.claim(NewClaim(key, claim, partition.leader_epoch, self._storage.node_id))
+        wanted = NewClaim(key, claim, partition.leader_epoch, self._storage.node_id, continues=not is_new)
+        claimed = await self._claiming.claim(wanted)
         if claimed is None:
             self.lost(partition)
             raise _led_elsewhere(partition)

@@ -48,12 +48,17 @@ class Entry(NamedTuple):
 
 
 class NewClaim(NamedTuple):
-    """That of a partition's leader in an epoch."""
+    """That of a partition's leader in an epoch.
+
+    continues: whether it has the claim already, under an epoch before, and all that was committed: so nobody else may
+        have claimed the partition in between
+    """
 
     key: PartitionKey
     claim: str
     leader_epoch: int
     node_id: int
+    continues: bool = False
 
     def columns(self) -> dict[str, Any]:
         """Return the values of its row, but for where the log ends."""
@@ -63,6 +68,10 @@ class NewClaim(NamedTuple):
             "leader_epoch": self.leader_epoch,
             "node_id": self.node_id,
         }
+
+    def may_follow(self, claim: str, leader_epoch: int) -> bool:
+        """Say whether it may take the place of a claim."""
+        return leader_epoch <= self.leader_epoch and (claim == self.claim or not self.continues)
 
     def bound(self) -> dict[str, Any]:
         """Return them as `_CLAIM` takes them."""
@@ -135,14 +144,14 @@ class DisklessRows(Database):
 
     def claim_all(self, wanted: Sequence[NewClaim]) -> dict[PartitionKey, Claimed]:
         """Let nobody but these leaders append to their partitions from now on. Returns those that nobody has claimed
-        under a later epoch.
+        under a later epoch, nor at all since one that continues.
         """
         by_name = {(format_topic_id(one.key[0]), one.key[1]): one for one in wanted}
         found: dict[PartitionKey, Claimed] = {}
         columns = DISKLESS_LOGS.c.topic_id, DISKLESS_LOGS.c.partition
         with self._transaction() as connection:
             for names in _named_parts(sorted(by_name)):
-                known = sa.select(*columns, DISKLESS_LOGS.c.leader_epoch, DISKLESS_LOGS.c.end_offset)
+                known = sa.select(DISKLESS_LOGS)
                 known = known.where(sa.tuple_(*columns).in_(names)).order_by(*columns).with_for_update()
                 rows = {(row.topic_id, row.partition): row for row in connection.execute(known)}
                 ends = {name: int(row.end_offset) for name, row in rows.items()}
@@ -151,7 +160,7 @@ class DisklessRows(Database):
                     # Not by `rowcount`: not every driver counts the rows of an INSERT.
                     made = self._insert(DISKLESS_LOGS).values(values).on_conflict_do_nothing().returning(*columns)
                     ends |= {(row.topic_id, row.partition): 0 for row in connection.execute(made)}
-                claimed = [name for name, row in rows.items() if row.leader_epoch <= by_name[name].leader_epoch]
+                claimed = [name for name, row in rows.items() if by_name[name].may_follow(row.claim, row.leader_epoch)]
                 if claimed:
                     connection.execute(_CLAIM, [by_name[name].bound() for name in claimed])
                 mine = {*claimed, *(name for name in ends if name not in rows)}

@@ -254,12 +254,13 @@ class ReplicaWatch:
         """Say whether a node's log must have all that is committed: it is in sync, or eligible.
 
         Where power may take what is not on the disk, that holds of the run that has registered. What any node leads
-        that has become diskless is what that one reads; what it had as a replica before is not looked at any more.
+        that is diskless is what it reads when it hears of that; what it had before is not looked at any more.
         """
         if node_id not in state.isr and node_id not in state.elr:
             return False
         topic = self.image.topic_by_id(one.topic_id)
-        if topic is not None and topic.has_diskless(state) and not one.config.diskless_enable:
+        is_diskless = topic is not None and topic.has_diskless(state)
+        if is_diskless and not (one.config.diskless_enable and one.leader_epoch == state.leader_epoch):
             return False
         node, broker = self._nodes[node_id].node, self.image.brokers.get(node_id)
         if node is None or broker is None:

@@ -82,6 +82,17 @@ def test_R3_many_partitions_are_claimed_at_once_but_for_those_of_a_later_leader(
     assert rows.claim_all([]) == {}
 
 
+def test_R3_a_leader_that_continues_has_its_claim_only_where_nobody_else_had_one_since(rows: DisklessRows) -> None:
+    """It leads again before it has heard that another one did: its log lacks what that one has committed."""
+    assert claim_one(rows, KEY, "mine", 1, 1)
+    continues = NewClaim(KEY, "mine", 3, 1, continues=True)
+    assert set(rows.claim_all([continues])) == {KEY}
+    assert claim_one(rows, KEY, "anothers", 4, 2)
+    assert rows.claim_all([continues._replace(leader_epoch=5)]) == {}
+    assert rows.claim_of(KEY) == "anothers"
+    assert set(rows.claim_all([NewClaim(KEY, "new", 5, 1)])) == {KEY}
+
+
 def test_entries_are_found_as_they_were_committed(rows: DisklessRows) -> None:
     assert rows.load(KEY) == Log("", 0, [])
     assert rows.claim_of(KEY) == ""
