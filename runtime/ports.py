@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import os
@@ -35,7 +36,11 @@ class Reservations:
     """
 
     def __init__(self, path: Path, keep: int = 2_000) -> None:
+        """Raises `OSError` where the file can't be had, or is another user's, who could keep all ports."""
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        if os.fstat(self._file).st_uid != os.getuid():
+            os.close(self._file)
+            raise PermissionError(errno.EPERM, "it is another user's", str(path))
         self._process = os.getpid()
         self._kept: deque[int] = deque()
         self._keep = keep
@@ -53,10 +58,6 @@ class Reservations:
         if len(self._kept) > self._keep:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._kept.popleft())
         return True
-
-    def close(self) -> None:
-        """Give all of them back."""
-        os.close(self._file)
 
 
 def free_ports(count: int) -> list[int]:

@@ -27,7 +27,7 @@ class Claiming:
         self._task: asyncio.Task[None] | None = None
 
     async def claim(self, wanted: NewClaim) -> Claimed | None:
-        """Claim a partition. None: a later leader has. Raises `SemelError`."""
+        """Claim a partition. None: a later leader has, or another call of this node. Raises `SemelError`."""
         answer: asyncio.Future[Claimed | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((wanted, answer))
         if self._task is None:
@@ -47,8 +47,9 @@ class Claiming:
             self._waiting = []
 
     async def _claim_part(self, part: list[tuple[NewClaim, asyncio.Future[Claimed | None]]]) -> None:
+        asked = {wanted.key: wanted for wanted, answer in part if not answer.done()}
         try:
-            found = await self._claim_all([wanted for wanted, answer in part if not answer.done()])
+            found = await self._claim_all(list(asked.values()))
         except SemelError as error:
             for _, answer in part:
                 if not answer.done():
@@ -56,7 +57,7 @@ class Claiming:
         else:
             for wanted, answer in part:
                 if not answer.done():
-                    answer.set_result(found.get(wanted.key))
+                    answer.set_result(found.get(wanted.key) if asked[wanted.key] is wanted else None)
         finally:
             for _, answer in part:
                 answer.cancel()  # where this task was

@@ -290,7 +290,7 @@ class WholeLog(NamedTuple):
 
 
 def drop_segments(connection: sa.Connection, key: PartitionKey, whole: WholeLog) -> None:
-    """Have all segments of a partition deleted, whoever has copied them, within a transaction of the caller.
+    """Have all segments of a partition deleted, of all leaders, within a transaction of the caller.
 
     Where it begins by the word of a leader before counts if the log goes so far: otherwise that one had more, which is
     lost, and other records will be at these offsets.

@@ -54,7 +54,7 @@ def test_E1_D1_T4_a_cluster_on_disks_becomes_one_without(tmp_path: Path, clients
             wait_for(lambda topic=topic: is_diskless(nodes, topic), f"{topic} is diskless")  # type: ignore[misc]
             run.more()
         for node_id in (1, 2, 3):
-            assert "--accept-loss-of" not in nodes.log(node_id), "nobody is told that a coordinator's log is damaged"
+            assert "--accept-loss-of" not in nodes.log(node_id), "no log of a coordinator was called damaged"
         nodes.kill(1, 2, 3)
         assert_sound_store(nodes, database, objects)
         leave_nothing(nodes)

@@ -131,8 +131,8 @@ def check_stays_uncompacted(config: NodeConfig, topic: TopicImage, configs: Mapp
     before = topic_log_config(config, topic.configs)
     if topic.is_diskless and topic_log_config(config, after).is_compacted and not before.is_compacted:
         raise UsageError(
-            f"cleanup.policy of {topic.name} can't become compact: a diskless topic is compacted from the moment on "
-            "from which it is diskless, or never. Create another topic, and copy what is to be kept",
+            f"cleanup.policy of {topic.name} can't become compact: a topic must be compacted before it becomes "
+            "diskless. Create another topic, and copy what is to be kept",
             ErrorCode.INVALID_CONFIG,
         )
 

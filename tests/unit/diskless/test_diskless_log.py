@@ -42,7 +42,7 @@ from tiered_topic import (
 
 from semel.broker.diskless import commits as commits_module
 from semel.broker.diskless import diskless as diskless_module
-from semel.broker.diskless.rows import DisklessRows, Entry, PartitionKey
+from semel.broker.diskless.rows import DisklessRows, Entry, NewEntry, PartitionKey
 from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.delete_records import begin_deletion, confirm_deletion
 from semel.broker.handlers.list_offsets import list_offsets
@@ -50,6 +50,7 @@ from semel.broker.handlers.topics.changes import create_partitions, create_topic
 from semel.broker.inspection.findings import Check
 from semel.broker.inspection.verify import verify
 from semel.broker.log import producer_snapshot as producer_snapshot_module
+from semel.broker.logs.leader_state import LeaderState
 from semel.broker.metadata.tables import DISKLESS_ENTRIES
 from semel.broker.node import Node
 from semel.broker.tiers.object_store import longest_upload_ms
@@ -59,6 +60,7 @@ from semel.broker.tiers.tier import WORKED_S
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
 from semel.protocol.api.topics import MAX_TIMESTAMP, ListOffsetsRequest, NewTopic
 from semel.protocol.batch_builder import encode_batch
+from semel.protocol.crc32c import crc32c
 from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import ProducerIdAndEpoch, TopicPartition, format_topic_id
 from semel.protocol.kafka.produce import ACKS_ALL, ProducePartition, ProduceRequest
@@ -198,6 +200,28 @@ def test_R3_a_leader_that_learns_of_another_while_it_looks_up_serves_nobody(tmp_
         with pytest.raises(RetriableError) as refused:
             await append(node, [b"late"])
         assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    run_diskless(tmp_path, test)
+
+
+def test_R3_a_leader_that_leads_again_reads_what_another_one_has_committed_before_it_heard_of_it(
+    tmp_path: Path,
+) -> None:
+    async def test(node: Node, objects: MemoryObjects) -> None:
+        values = await fill(node, 3)
+        partition = partition_of(node)
+        key, epoch = (partition.topic_id, 0), partition.leader_epoch
+        await claimed_by_another(node)
+        theirs = bytearray(batch(b"theirs"))
+        theirs[:8], theirs[12:16] = (3).to_bytes(8, "big"), (epoch + 1).to_bytes(4, "big")  # offset, leader epoch
+        entry = Entry(3, 4, "", 0, len(theirs), crc32c(theirs), bytes(theirs))
+        assert (await diskless_of(node).ask(lambda: rows_of(node).commit([NewEntry(key, "another", entry)]))).led
+        await node.logs.lead([(partition, LeaderState.alone(epoch + 2, partition.log_end_offset))])
+        assert partition.refused is not None, "nobody is served before it is known who led in between"
+        await until(lambda: node.partition(TP) is not partition)
+        await serving(node)
+        assert await values_of(node) == [*values, b"theirs"]
+        assert await append(node, [b"after"]) == 4
 
     run_diskless(tmp_path, test)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import socket
 import subprocess
@@ -62,7 +63,14 @@ def test_no_port_is_given_that_another_process_has_chosen_lately(tmp_path: Path)
             other.send_signal(signal.SIGKILL)
         assert all(mine.reserve(port) for port in (3, 4, 5))
     finally:
-        mine.close()
+        os.close(mine._file)
+
+
+def test_a_file_of_reservations_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ports").touch()
+    monkeypatch.setattr(ports.os, "getuid", lambda: os.geteuid() + 1)
+    with pytest.raises(PermissionError, match="another user's"):
+        Reservations(tmp_path / "ports")
 
 
 def test_ports_are_chosen_where_the_file_of_reservations_can_not_be_had(
