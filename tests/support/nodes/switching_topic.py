@@ -7,13 +7,18 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from cluster import Cluster, cluster
 from diskless_topic import FAST
 from faulty_cluster import FaultyCluster, Written
 from memory_objects import MemoryObjects
 from tiered_topic import partition_of, tier_of
 
+from semel.broker.diskless.switching import Switching
+from semel.broker.handlers.configs import alter_configs
+from semel.broker.handlers.leadership import elect_leaders
 from semel.broker.node import Node
+from semel.broker.tiers.partition_tier import PartitionTier
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
 from semel.protocol.ids import TopicPartition
 
@@ -63,6 +68,44 @@ def is_diskless(made: Cluster, *tps: TopicPartition) -> bool:
 def error_of(node: Node) -> str:
     """Return why nothing is copied; empty where something is, or nothing is to be."""
     return "" if partition_of(node).tier is None else tier_of(node).error
+
+
+class HeldSwitch:
+    """Leaders copy, and do not make a partition diskless before `let_go`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._is_held, go_on = True, Switching.go_on
+
+        async def not_yet(switching: Switching, part: PartitionTier) -> None:
+            if not self._is_held:
+                await go_on(switching, part)
+
+        monkeypatch.setattr(Switching, "go_on", not_yet)
+
+    def let_go(self) -> None:
+        self._is_held = False
+
+
+async def leads_alone(world: FaultyCluster) -> Node:
+    """Have the leader of `t` go on while the other nodes are away, and return it."""
+    made = world.made
+    await alter_configs(made.any(), AlterConfigsRequest(ResourceType.TOPIC, "t", {"min.insync.replicas": "1"}))
+    leader = made.state(T0).leader
+    for node_id in [each for each in made.nodes if each != leader]:
+        await made.stop(node_id)
+    await made.in_sync(T0, leader)
+    return made.nodes[leader]
+
+
+async def elect_without(world: FaultyCluster, leader: int) -> None:
+    """Kill who led alone, start the others, and have one of them lead, which lacks what that one had appended."""
+    made = world.made
+    await made.kill(leader)
+    others = [each for each in (1, 2, 3) if each != leader]
+    for node_id in others:
+        await made.start(node_id)
+    await made.until(lambda: made.state(T0).leader == -1 and len(made.nodes) == 2)
+    assert await elect_leaders(made.nodes[others[0]], [T0], unclean=True) == {T0: None}
 
 
 async def without_disks(world: FaultyCluster) -> None:

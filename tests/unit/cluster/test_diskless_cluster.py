@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 from cluster import Cluster, cluster
+from coordinated_offsets import T0, commit_offset, offset_of, somewhere
 from diskless_topic import DISKLESS, FAST, entries_of, rows_of
 from memory_objects import MemoryObjects
 from running_node import batch
@@ -20,7 +21,7 @@ from semel.broker.handlers.topics.changes import create_topics
 from semel.broker.log.log_types import EpochEndOffset
 from semel.broker.metadata.database import MetadataUnavailableError
 from semel.broker.node import Node
-from semel.protocol.api.groups import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
+from semel.protocol.api.groups import OffsetFetchRequest
 from semel.protocol.api.producer_ids import InitProducerIdRequest
 from semel.protocol.api.topics import NewTopic
 from semel.protocol.api.transactions import EndTxnRequest
@@ -28,7 +29,6 @@ from semel.protocol.errors import ErrorCode, RetriableError, SemelError
 from semel.protocol.ids import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from semel.protocol.kafka.produce import ACKS_ALL, ProducePartition, ProduceRequest
 
-T0 = TopicPartition("t", 0)
 LARGE = 20_000
 """More than goes into a row."""
 
@@ -98,19 +98,6 @@ async def read(made: Cluster, tp: TopicPartition = T0, *, committed: bool = Fals
                 return await read_all(await served(made, tp), 0, tp, committed=committed)
             except (RetriableError, AssertionError):
                 await asyncio.sleep(0.05)
-
-
-async def somewhere(made: Cluster, call: Callable[[Node], Awaitable[T]]) -> T:
-    """Ask one node after the other, as a client does that looks for a coordinator, until one answers."""
-    async with asyncio.timeout(60):
-        while True:
-            for node in list(made.nodes.values()):
-                try:
-                    return await call(node)
-                except SemelError as error:
-                    last = error
-            assert isinstance(last, RetriableError), last
-            await asyncio.sleep(0.05)
 
 
 # --- Leaders ------------------------------------------------------------------------------------------------------
@@ -310,24 +297,6 @@ def test_D6_what_one_leader_has_copied_the_next_one_reads_from_there(tmp_path: P
 
 
 # --- Coordinators -------------------------------------------------------------------------------------------------
-
-
-async def commit_offset(made: Cluster, group: str, offset: int) -> None:
-    asked = OffsetCommitRequest(group, -1, "", None, {T0: OffsetAndMetadata(offset)})
-
-    async def commit(node: Node) -> None:
-        error = (await node.groups.commit_offsets(asked)).errors[T0]
-        if error is not ErrorCode.NONE:
-            raise RetriableError(f"{error.name}", error)
-
-    await somewhere(made, commit)
-
-
-async def offset_of(made: Cluster, group: str) -> int:
-    async def fetch(node: Node) -> int:
-        return (await node.groups.fetch_offsets(OffsetFetchRequest(group, (T0,)))).offsets[T0].offset
-
-    return await somewhere(made, fetch)
 
 
 def test_O1_T3_offsets_and_a_transaction_survive_their_coordinators_and_all_disks(tmp_path: Path) -> None:

@@ -13,7 +13,18 @@ from diskless_topic import FAST, diskless_of
 from faulty_cluster import FaultyCluster, Written
 from memory_objects import MemoryObjects
 from running_node import batch
-from switching_topic import T0, check, error_of, is_diskless, make_diskless, run, without_disks, write
+from switching_topic import (
+    T0,
+    check,
+    elect_without,
+    error_of,
+    is_diskless,
+    leads_alone,
+    make_diskless,
+    run,
+    without_disks,
+    write,
+)
 from tiered_topic import partition_of, tier_of
 
 from semel.broker.controller.diskless import switched
@@ -23,7 +34,6 @@ from semel.broker.diskless.switching import Switching
 from semel.broker.handlers import configs as configs_module
 from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.delete_records import begin_deletion, confirm_deletion
-from semel.broker.handlers.leadership import elect_leaders
 from semel.broker.handlers.reassignments import reassign
 from semel.broker.handlers.topics.changes import (
     MorePartitions,
@@ -421,31 +431,21 @@ def test_R3_after_an_unclean_election_what_the_lost_leader_had_copied_is_not_the
     async def test(world: FaultyCluster) -> None:
         nonlocal held
         made, one = world.made, Written(0)
-        await alter_configs(made.any(), AlterConfigsRequest(ResourceType.TOPIC, "t", {"min.insync.replicas": "1"}))
         await write(world, one, 2)
-        leader = made.state(T0).leader
-        others = [each for each in (1, 2, 3) if each != leader]
-        for node_id in others:
-            await made.stop(node_id)
-        await made.in_sync(T0, leader)
+        node = await leads_alone(world)
         lost = Written(0)
         lost.sequence = one.sequence
         await write(world, lost, 3)
-        node = made.nodes[leader]
         await alter_configs(node, make_diskless())
         await made.until(lambda: "as planned" in error_of(node))
         key = partition_of(node).topic_id, 0
         assert (await diskless_of(node).ask(lambda: diskless_of(node).rows.load(key))).end_offset == 5
-        await made.kill(leader)
-        for node_id in others:
-            await made.start(node_id)
-        await made.until(lambda: made.state(T0).leader == -1 and len(made.nodes) == 2)
         held = False
-        assert await elect_leaders(made.nodes[others[0]], [T0], unclean=True) == {T0: None}
+        await elect_without(world, node.config.node_id)
         await made.until(lambda: is_diskless(made))
         await write(world, one, 2)
         assert len(await world.read(T0, 0, committed=False)) == 4
-        await made.start(leader)
+        await made.start(node.config.node_id)
         await without_disks(world)
         await check(world, one)
 
@@ -597,8 +597,10 @@ def test_what_can_not_become_diskless_is_refused_with_the_reason(
     async def test(world: FaultyCluster) -> None:
         made = world.made
         await made.create("compacted", cleanup_policy="compact")
+        await made.create("tiered", remote_storage_enable="true")
         node = made.any()
         for request, why in (
+            (make_diskless(topic="tiered", cleanup_policy="compact"), "its first records have left the disks"),
             (make_diskless(topic="compacted", cleanup_policy="delete"), "change the policy first"),
             (make_diskless(cleanup_policy="compact"), "change the policy first"),
             (make_diskless(topic="nowhere"), "there is no topic"),

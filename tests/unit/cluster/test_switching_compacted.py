@@ -9,15 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from coordinated_offsets import commit_offset, commit_offset_at, offset_of
 from diskless_topic import diskless_of
 from faulty_cluster import FaultyCluster, Written
 from switching_topic import (
     COMPACTED,
     T0,
+    HeldSwitch,
     check_keys,
     compact,
+    elect_without,
     error_of,
     is_diskless,
+    leads_alone,
     make_diskless,
     run,
     without_disks,
@@ -28,14 +32,15 @@ from tiered_topic import partition_of, tier_of
 from semel.broker.diskless.switching import Switching
 from semel.broker.handlers.configs import alter_configs
 from semel.broker.handlers.delete_records import begin_deletion, confirm_deletion
-from semel.broker.handlers.leadership import elect_leaders
+from semel.broker.logs.partition import Partition
 from semel.broker.node import Node
 from semel.broker.tiers.copying import is_as_copied
 from semel.broker.tiers.partition_tier import PartitionTier
 from semel.broker.tiers.rows import LateError
 from semel.protocol.api.metadata import AlterConfigsRequest, ResourceType
 from semel.protocol.batch_builder import encode_batch
-from semel.protocol.errors import ErrorCode, SemelError
+from semel.protocol.errors import ErrorCode, RetriableError, SemelError
+from semel.protocol.ids import OFFSETS_TOPIC, TopicPartition
 
 
 async def puts(world: FaultyCluster, to: Written, *records: tuple[bytes, bytes | None]) -> None:
@@ -96,16 +101,9 @@ def test_D4_what_another_leader_has_copied_of_its_compacted_log_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each replica has compacted its own: of one the value is left, of another its deletion is gone."""
-    held, go_on = True, Switching.go_on
-
-    async def not_yet(self: Switching, part: PartitionTier) -> None:
-        if not held:
-            await go_on(self, part)
-
-    monkeypatch.setattr(Switching, "go_on", not_yet)
+    held = HeldSwitch(monkeypatch)
 
     async def test(world: FaultyCluster) -> None:
-        nonlocal held
         made, one = world.made, Written(0)
         await puts(world, one, (b"k0", b"v" * 500), (b"k1", b"v" * 500), (b"k0", None))
         await puts(world, one, *((b"k2", b"%03d" % number + b"." * 500) for number in range(4)))
@@ -121,7 +119,7 @@ def test_D4_what_another_leader_has_copied_of_its_compacted_log_does_not_count(
         assert {node_id for node_id, _ in await segments_of(made.nodes[former])} == {former}
         await made.kill(former)
         await made.until(lambda: made.state(T0).leader not in (former, -1))
-        held = False
+        held.let_go()
         await made.until(lambda: is_diskless(made))
         leader = made.state(T0).leader
         node = await world.leader_of(T0)
@@ -138,35 +136,19 @@ def test_D4_what_another_leader_has_copied_of_its_compacted_log_does_not_count(
 def test_R3_after_an_unclean_election_what_the_lost_leader_had_copied_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held, go_on = True, Switching.go_on
-
-    async def not_yet(self: Switching, part: PartitionTier) -> None:
-        if not held:
-            await go_on(self, part)
-
-    monkeypatch.setattr(Switching, "go_on", not_yet)
+    held = HeldSwitch(monkeypatch)
 
     async def test(world: FaultyCluster) -> None:
-        nonlocal held
         made, one, lost = world.made, Written(0), Written(0)
-        await alter_configs(made.any(), AlterConfigsRequest(ResourceType.TOPIC, "t", {"min.insync.replicas": "1"}))
         await puts(world, one, (b"k0", b"v" * 500), (b"k1", b"v" * 500))
-        leader = made.state(T0).leader
-        others = [each for each in (1, 2, 3) if each != leader]
-        for node_id in others:
-            await made.stop(node_id)
-        await made.in_sync(T0, leader)
+        node = await leads_alone(world)
+        leader = node.config.node_id
         lost.sequence = one.sequence
         await puts(world, lost, *((b"k%d" % number, b"l" * 500) for number in range(6)))
-        node = made.nodes[leader]
         await alter_configs(node, make_diskless())
         await made.until(lambda: partition_of(node).tier is not None and tier_of(node).end_offset > one.sequence)
-        await made.kill(leader)
-        for node_id in others:
-            await made.start(node_id)
-        await made.until(lambda: made.state(T0).leader == -1 and len(made.nodes) == 2)
-        held = False
-        assert await elect_leaders(made.nodes[others[0]], [T0], unclean=True) == {T0: None}
+        held.let_go()
+        await elect_without(world, leader)
         await made.until(lambda: is_diskless(made))
         await write_keys(world, one, 3)
         await check_keys(world, one)
@@ -180,38 +162,22 @@ def test_R3_after_an_unclean_election_what_the_lost_leader_had_copied_is_not_the
 def test_D1_what_comes_after_an_unclean_election_stays_though_the_lost_log_began_further_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held, go_on = True, Switching.go_on
-
-    async def not_yet(self: Switching, part: PartitionTier) -> None:
-        if not held:
-            await go_on(self, part)
-
-    monkeypatch.setattr(Switching, "go_on", not_yet)
+    held = HeldSwitch(monkeypatch)
 
     async def test(world: FaultyCluster) -> None:
-        nonlocal held
         made, one, lost = world.made, Written(0), Written(0)
-        await alter_configs(made.any(), AlterConfigsRequest(ResourceType.TOPIC, "t", {"min.insync.replicas": "1"}))
         await puts(world, one, *((b"k%d" % number, b"v" * 500) for number in range(4)))
-        leader = made.state(T0).leader
-        others = [each for each in (1, 2, 3) if each != leader]
-        for node_id in others:
-            await made.stop(node_id)
-        await made.in_sync(T0, leader)
+        node = await leads_alone(world)
+        leader = node.config.node_id
         lost.sequence = one.sequence
         await puts(world, lost, *((b"l%d" % number, b"l" * 500) for number in range(16)))
-        node = made.nodes[leader]
         await alter_configs(node, make_diskless())
         await made.until(lambda: partition_of(node).tier is not None and tier_of(node).end_offset > 14)
         deleted = await confirm_deletion(node, await begin_deletion(node, {T0: 14}), timeout_ms=2_000)
         assert deleted[T0].error is ErrorCode.NONE
-        await made.kill(leader)
-        for node_id in others:
-            await made.start(node_id)
-        await made.until(lambda: made.state(T0).leader == -1 and len(made.nodes) == 2)
-        assert await elect_leaders(made.nodes[others[0]], [T0], unclean=True) == {T0: None}
+        await elect_without(world, leader)
         await write_keys(world, one, 6)
-        held = False
+        held.let_go()
         await made.until(lambda: is_diskless(made))
         await write_keys(world, one, 12)
         await check_keys(world, one)
@@ -281,6 +247,41 @@ def test_R3_a_leader_of_before_can_not_replace_segments(tmp_path: Path) -> None:
         assert diskless_of(node).rows.claim_of(part.key) == claim != ""
 
     run(tmp_path, test, topic=COMPACTED)
+
+
+def test_R9_O1_a_coordinator_answers_nothing_while_its_partition_takes_nothing_and_continues_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt to make it diskless is given up, until one succeeds: what was answered is there after all."""
+    tries, all_committed = [], Switching._all_committed
+
+    async def committed(self: Switching, partition: Partition) -> None:
+        await all_committed(self, partition)
+        node = self._storage.node
+        assert isinstance(node, Node)
+        with pytest.raises(RetriableError) as refused:
+            await commit_offset_at(node, "g", 99)
+        tries.append(refused.value.code)
+        if len(tries) < 4:
+            raise RetriableError("not yet, as planned", ErrorCode.KAFKA_STORAGE_ERROR)
+
+    async def test(world: FaultyCluster) -> None:
+        made = world.made
+        await commit_offset(made, "g", 1)
+        monkeypatch.setattr(Switching, "_all_committed", committed)
+        await alter_configs(made.any(), make_diskless(topic=OFFSETS_TOPIC))
+        for number in range(3):
+            await made.until(lambda number=number: len(tries) > number)  # type: ignore[misc]
+            await commit_offset(made, "g", 10 + number)
+        await made.until(lambda: is_diskless(made, TopicPartition(OFFSETS_TOPIC, 0)))
+        assert set(tries) == {ErrorCode.NOT_COORDINATOR}
+        assert await offset_of(made, "g") == 12
+        await without_disks(world)
+        assert await offset_of(made, "g") == 12
+        await commit_offset(made, "g", 13)
+        assert await offset_of(made, "g") == 13
+
+    run(tmp_path, test, offsets_topic_num_partitions=1)
 
 
 def test_D6_a_compacted_topic_whose_first_records_were_deleted_begins_where_it_did(tmp_path: Path) -> None:

@@ -54,27 +54,29 @@ def have_enough_replicas(partition: Partition) -> None:
     partition.update_config(replace(partition.config, min_insync_replicas=1))
 
 
+async def send_numbered(client: KafkaClient, number: int, epoch: int) -> ErrorCode:
+    """Send a batch of one record with this sequence, and return the answer."""
+    (code,) = codes(await client.produce(request(batch(b"v", producer=ProducerIdAndEpoch(7, epoch), sequence=number))))
+    return code
+
+
 def test_P2_no_batch_overtakes_the_first_of_a_new_producer_that_was_refused_for_now(tmp_path: Path) -> None:
     """A partition takes any first sequence of a producer that it does not know: the second batch would have been it."""
-
-    def of(number: int, epoch: int = 0) -> bytes:
-        return batch(b"v", producer=ProducerIdAndEpoch(7, epoch), sequence=number)
 
     async def test(node: FakeNode, listener: KafkaListener) -> None:
         (partition,) = node.create("t")
         client = await KafkaClient.connect(listener.port)
 
-        async def send(data: bytes) -> ErrorCode:
-            (code,) = codes(await client.produce(request(data)))
-            return code
+        async def send(number: int, epoch: int = 0) -> ErrorCode:
+            return await send_numbered(client, number, epoch)
 
         lose_a_replica(partition)
-        assert await send(of(1)) is ErrorCode.NOT_ENOUGH_REPLICAS
-        assert await send(of(0)) is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert await send(1) is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert await send(0) is ErrorCode.NOT_ENOUGH_REPLICAS
         have_enough_replicas(partition)
-        assert await send(of(1)) is OVERTAKES
-        assert await send(of(0)) is ErrorCode.NONE
-        assert await send(of(1)) is ErrorCode.NONE
+        assert await send(1) is OVERTAKES
+        assert await send(0) is ErrorCode.NONE
+        assert await send(1) is ErrorCode.NONE
         assert partition.log_end_offset == 2
 
     run_with_listener(test, str(tmp_path))
@@ -83,32 +85,28 @@ def test_P2_no_batch_overtakes_the_first_of_a_new_producer_that_was_refused_for_
 def test_P2_what_overtakes_a_batch_that_was_refused_a_moment_ago_is_sent_again_like_that_one(tmp_path: Path) -> None:
     """As out of order it would make librdkafka renumber all that is under way, also what was appended (P1)."""
 
-    def of(number: int, epoch: int = 0) -> bytes:
-        return batch(b"v", producer=ProducerIdAndEpoch(7, epoch), sequence=number)
-
     async def test(node: FakeNode, listener: KafkaListener) -> None:
         (partition,) = node.create("t")
         client = await KafkaClient.connect(listener.port)
 
-        async def send(data: bytes) -> ErrorCode:
-            (code,) = codes(await client.produce(request(data)))
-            return code
+        async def send(number: int, epoch: int = 0) -> ErrorCode:
+            return await send_numbered(client, number, epoch)
 
-        assert await send(of(0)) is ErrorCode.NONE
+        assert await send(0) is ErrorCode.NONE
         for numbers in ((1, 2), (2, 1)):
             lose_a_replica(partition)
-            assert [await send(of(number)) for number in numbers] == [ErrorCode.NOT_ENOUGH_REPLICAS] * 2
+            assert [await send(number) for number in numbers] == [ErrorCode.NOT_ENOUGH_REPLICAS] * 2
         have_enough_replicas(partition)
-        assert [await send(of(number)) for number in (2, 3, 2)] == [OVERTAKES] * 3
-        assert await send(of(2, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert [await send(number) for number in (2, 3, 2)] == [OVERTAKES] * 3
+        assert await send(2, epoch=1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         node.clock.advance(ms=int(1_000 * WITHIN_S) + 1)  # type: ignore[attr-defined]
-        assert await send(of(3)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert await send(3) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         lose_a_replica(partition)
-        assert await send(of(1)) is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert await send(1) is ErrorCode.NOT_ENOUGH_REPLICAS
         have_enough_replicas(partition)
-        assert [await send(of(number)) for number in (1, 2)] == [ErrorCode.NONE] * 2
-        assert await send(of(4)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "what was refused is here by now"
-        assert await send(of(3)) is ErrorCode.NONE
+        assert [await send(number) for number in (1, 2)] == [ErrorCode.NONE] * 2
+        assert await send(4) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "what was refused is here by now"
+        assert await send(3) is ErrorCode.NONE
 
     run_with_listener(test, str(tmp_path))
 
