@@ -1,6 +1,7 @@
 """Builds the hot modules, compiled: all, or none. Without a C compiler their sources run interpreted."""
 
 import os
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -8,6 +9,8 @@ from setuptools.command.build_ext import build_ext
 
 COMPILED = Path(__file__).with_name("compiled-modules.txt").read_text().split()
 """Dotted names below `semel` of the modules written in Cython's pure-Python mode."""
+LINUX_ONLY = ["broker.listeners.kafka.send_thread"]
+"""Those that are Cython alone: what they add has no plain twin, and is left out on other systems."""
 
 
 class OptionalBuild(build_ext):
@@ -31,9 +34,12 @@ def extensions() -> list[Extension]:
         return []
     from Cython.Build import cythonize
 
+    sources = {name: f"{name.replace('.', '/')}.py" for name in COMPILED}
+    if sys.platform == "linux":
+        sources |= {name: f"{name.replace('.', '/')}.pyx" for name in LINUX_ONLY}
     modules = [
-        Extension(f"semel.{name}", [f"src/semel/{name.replace('.', '/')}.py"], extra_compile_args=["-O3", "-g0"])
-        for name in COMPILED
+        Extension(f"semel.{name}", [f"src/semel/{source}"], extra_compile_args=["-O3", "-g0"])
+        for name, source in sources.items()
     ]
     return cythonize(
         modules,

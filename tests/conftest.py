@@ -59,7 +59,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_sessionstart() -> None:
     """Refuse compiled modules that are older than their sources: the tests would tell of code that is gone."""
     listed = (ROOT / "compiled-modules.txt").read_text().split()
-    for source in (ROOT / "src" / "semel" / f"{name.replace('.', '/')}.py" for name in listed):
+    sources_of_all = [ROOT / "src" / "semel" / f"{name.replace('.', '/')}.py" for name in listed]
+    for source in (*sources_of_all, *(ROOT / "broker").rglob("*.pyx")):
         sources = [one for one in (source, source.with_suffix(".pxd")) if one.exists()]
         latest = max(one.stat().st_mtime for one in sources)
         if any(built.stat().st_mtime < latest for built in source.parent.glob(f"{source.stem}.*.so")):

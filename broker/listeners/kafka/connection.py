@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from semel.broker.config.kafka_limits import KafkaLimits
     from semel.broker.listeners.kafka.registry import ApiRegistry
     from semel.broker.listeners.kafka.request_memory import MemoryClaim, RequestMemory
+    from semel.broker.listeners.kafka.send_threads import SendThreads
     from semel.broker.quotas.client_quotas import ClientQuotas
     from semel.broker.services import Services
     from semel.broker.telemetry.recorders import RequestTimes
@@ -125,6 +126,9 @@ class Listener(Protocol):
 
     @property
     def flushes(self) -> Flushes: ...
+
+    @property
+    def send_threads(self) -> SendThreads: ...
 
     @property
     def refusals(self) -> LimitedLog: ...
@@ -235,7 +239,7 @@ class KafkaConnection:
         address = transport.get_extra_info("peername")
         self.address = str(address[0]) if isinstance(address, tuple) else IN_PROCESS
         self.peer = f"{address[0]}:{address[1]}" if isinstance(address, tuple) else f"{IN_PROCESS}:0"
-        self.output = Output(transport)
+        self.output = Output(transport, self._listener.send_threads, self._sent)
         self.output.limit_buffer()
         own_socket, size = transport.get_extra_info("socket"), self._limits.socket_send_buffer_bytes
         self._descriptor = -1 if own_socket is None else own_socket.fileno()
@@ -320,6 +324,12 @@ class KafkaConnection:
         self.output.writable = True
         self.last_used = self._time()
         self._schedule_flush()
+
+    def _sent(self) -> None:
+        """A thread has sent what it was given, or could not."""
+        self.last_used = self._time()
+        if not self._closed:
+            self._schedule_flush()
 
     # --- Bytes to frames ----------------------------------------------------------------------------------------------
 
@@ -853,7 +863,9 @@ class KafkaConnection:
         return now - since >= self._limits.kafka_request_receive_timeout_ms / 1000
 
     def let_go_of_block(self) -> None:
-        """Hold no memory while nothing comes; the next bytes get a block."""
+        """Hold no memory while nothing comes; the next bytes get a block. Where an answer goes out, it is in use."""
+        if self.output is not None and self.output.moves():
+            self.last_used = self._time()
         if self._start == self._end and self._large is None:
             self._last_read = 0
             self._drop_block()

@@ -25,6 +25,7 @@ from semel.broker.listeners.kafka.connection import (
 from semel.broker.listeners.kafka.flushes import Flushes
 from semel.broker.listeners.kafka.registry import Api, ApiRegistry
 from semel.broker.listeners.kafka.request_memory import RequestMemory
+from semel.broker.listeners.kafka.send_threads import SendThreads
 from semel.protocol.listener_names import DEFAULT_LISTENER
 from semel.runtime.limited_log import LimitedLog
 
@@ -81,6 +82,7 @@ class FrameListener(ABC):
         self.registry.register(api_versions_api(self.registry))
         self.loop: asyncio.AbstractEventLoop
         self.flushes: Flushes
+        self.send_threads: SendThreads
         self._host = host
         self._port = port
         self._acceptor: Acceptor
@@ -128,6 +130,7 @@ class FrameListener(ABC):
         self._listens = listens
         self.loop = asyncio.get_running_loop()
         self.flushes = Flushes(self.loop.call_soon)
+        self.send_threads = SendThreads(self.loop)
         limits = self._connection_limits()
         self._acceptor = Acceptor(
             self.name, self._protocol, limits, self.refusals, self._encryption, self._connection_wait_s, self._open
@@ -178,6 +181,7 @@ class FrameListener(ABC):
                     await asyncio.wait_for(self._emptied.wait(), _ABORTED_WITHIN_S)
                 except TimeoutError:  # nothing holds up the stop
                     _log.error("stopping: connections=%d could not be closed, and are left", len(self._connections))
+        self.send_threads.close()
         self.refusals.close()
 
     def in_flight(self) -> int:

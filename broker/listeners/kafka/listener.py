@@ -278,6 +278,8 @@ class KafkaListener(FrameListener):
     def _own_statistics(self) -> KafkaListenerStatistics:
         counters = self.counters
         open_outputs = [each.output for each in self._connections if each.output is not None]
+        for output in open_outputs:
+            output.settle()
         return KafkaListenerStatistics(
             requests={api.key.name: counters.requests[api.key] for api in self.registry},
             received_bytes=counters.received_bytes,

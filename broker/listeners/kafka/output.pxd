@@ -7,6 +7,12 @@ cdef class Output:
     cdef public object _transport
     cdef public int _descriptor
     cdef public bint use_sendfile
+    cdef public object _threads
+    cdef object _when_told
+    cdef public object _sending
+    cdef Py_ssize_t _sent_before
+    cdef object _failure
+    cdef Py_ssize_t _large_ranges
     cdef public object _parts
     cdef public object _range
     cdef public Py_ssize_t _range_position
@@ -18,6 +24,8 @@ cdef class Output:
     cdef public Py_ssize_t sendfile_bytes
 
     cpdef object add(self, object parts)
+    cpdef bint _hand_over(self, double now) except -1
+    cpdef bint settle(self) except -1
     @cython.locals(size=cython.Py_ssize_t, batch=list)
     cpdef object _send_next(self)
     @cython.locals(sent=cython.Py_ssize_t)

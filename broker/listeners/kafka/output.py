@@ -4,6 +4,9 @@
 A range of a file goes out by `os.sendfile` on the transport's own socket, which is right only while the transport has
 nothing buffered: so one thing at a time is given to the kernel, and when it takes no more, a piece is handed to the
 transport, whose `resume_writing` tells when to continue. Memory therefore holds a piece, never a whole range.
+
+While others are busy with such ranges, too, a thread sends what is queued (`SendThreads`): until it is through, nothing
+else is given to the kernel. Whether it is, is looked at when there is more to send.
 """
 
 from __future__ import annotations
@@ -12,10 +15,13 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from semel.protocol.kafka.wire import Buffer, Part
 from semel.runtime.storage import FileRange
+
+if TYPE_CHECKING:
+    from semel.broker.listeners.kafka.send_threads import Sending, SendThreads
 
 SENDFILE_BYTES_MIN: Final = 256 << 10
 """Smaller ranges are read and written: see bench/RESULTS.md, "sendfile"."""
@@ -41,12 +47,18 @@ class Output:
 
     __slots__ = (
         "_descriptor",
+        "_failure",
+        "_large_ranges",
         "_parts",
         "_range",
         "_range_end",
         "_range_position",
         "_range_source",
+        "_sending",
+        "_sent_before",
+        "_threads",
         "_transport",
+        "_when_told",
         "queued_bytes",
         "sendfile_bytes",
         "sent_bytes",
@@ -54,8 +66,23 @@ class Output:
         "writable",
     )
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        threads: SendThreads | None = None,
+        when_told: Callable[[], None] = lambda: None,
+    ) -> None:
+        """threads: send for it, where that pays; `when_told` is called when one is through that `pump` waited for."""
         self._transport = transport
+        self._threads = threads
+        self._when_told = when_told
+        # What a thread sends now, or has sent since this was looked at.
+        self._sending: Sending | None = None
+        self._sent_before = 0
+        # Why a thread could not send.
+        self._failure: OSError | None = None
+        # How many of the parts are ranges for which that pays.
+        self._large_ranges = 0
         socket = transport.get_extra_info("socket")
         # -1: everything goes through the transport, which encrypts it.
         plain = socket is not None and transport.get_extra_info("sslcontext") is None
@@ -80,7 +107,7 @@ class Output:
     @property
     def idle(self) -> bool:
         """Whether everything has been handed to the kernel."""
-        return self.writable and not self._parts and self._range is None
+        return self.writable and not self._parts and self._range is None and self.settle()
 
     def add(self, parts: Sequence[Part]) -> None:
         """Queue one answer. Nothing is sent before `pump`."""
@@ -88,6 +115,8 @@ class Output:
             self._parts.append(part)
             if not isinstance(part, FileRange):
                 self.queued_bytes += len(part)
+            elif part.size >= SENDFILE_BYTES_MIN:
+                self._large_ranges += 1
 
     def pump(self, time: Callable[[], float], until: float) -> bool:
         """Send until the peer takes no more, or the turn is over: returns whether it is, and there is more to send.
@@ -96,6 +125,13 @@ class Output:
         """
         if self._transport.is_closing():
             self.clear()  # what is left would go to a peer that was not sent all before it
+            return False
+        if self._sending is not None and not self.settle():
+            return False
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        if self._large_ranges and self._hand_over(until):
             return False
         if self.writable and self._range is None and len(self._parts) == 1:
             first = self._parts[0]
@@ -113,6 +149,48 @@ class Output:
             if (self._parts or self._range is not None) and time() > until:
                 return self.writable
         return False
+
+    def _hand_over(self, now: float) -> bool:
+        """Have a thread send what is queued, if it pays. Returns whether one does."""
+        if self._threads is None or not self.use_sendfile or not self.writable or self._range is not None:
+            return False
+        self._sending = self._threads.submit(self._descriptor, self._parts, now, self._when_told)
+        if self._sending is None:
+            return False
+        self._parts.clear()
+        self._large_ranges = 0
+        return True
+
+    def settle(self) -> bool:
+        """Note what a thread has sent. Returns whether none sends now; `when_told` is called at its end otherwise."""
+        sending = self._sending
+        if sending is None:
+            return True
+        try:
+            outcome = sending.thread.finish(sending.number)
+        except OSError as error:
+            self._failure = error
+            outcome = (0, 0)
+        if outcome is None:
+            return False
+        self._sending = None
+        self._count(outcome)
+        return True
+
+    def moves(self) -> bool:
+        """Let go of what a thread has sent. Returns whether it has sent anything since this was asked before."""
+        if self.settle() or self._sending is None:
+            self._sent_before = 0
+            return False
+        before, self._sent_before = self._sent_before, self._sending.thread.sent(self._sending.number)
+        return self._sent_before != before
+
+    def _count(self, outcome: tuple[int, int]) -> None:
+        """Note what a thread has sent: all bytes, and those of files. What it held of memory is queued no more."""
+        sent, of_files = outcome
+        self.sent_bytes += sent
+        self.sendfile_bytes += of_files
+        self.queued_bytes = sum(len(part) for part in self._parts if not isinstance(part, FileRange))
 
     def _send_next(self) -> None:
         """Send the parts up to the next range of a file, as many at a time as one system call takes."""
@@ -175,6 +253,8 @@ class Output:
 
     def _begin_range(self, part: FileRange) -> None:
         size = part.size
+        if size >= SENDFILE_BYTES_MIN:
+            self._large_ranges -= 1
         self._range, self._range_position, self._range_end = part, part.position, part.position + size
         self._range_source = part.file.fileno() if self.use_sendfile and size >= SENDFILE_BYTES_MIN else -1
 
@@ -203,7 +283,11 @@ class Output:
             self._range = None
 
     def clear(self) -> None:
-        """Drop what was not sent: the connection is gone."""
+        """Drop what was not sent: the connection is gone. No thread uses its socket any more when this returns."""
+        sending, self._sending = self._sending, None
         self._parts.clear()
+        if sending is not None:
+            self._count(sending.thread.cancel(sending.number))
+        self._large_ranges = 0
         self._range = None
         self.queued_bytes = 0

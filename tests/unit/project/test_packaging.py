@@ -128,8 +128,9 @@ def test_a_wheel_that_could_not_be_compiled_or_has_no_tag_of_a_policy_is_not_for
 def checkout(tmp_path: Path) -> Path:
     for name in ("Makefile", "pyproject.toml", "setup.py", "compiled-modules.txt", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
-    for module in archives.COMPILED:
-        source = tmp_path / f"{module.replace('.', '/')}.py"
+    sources = [f"{module.replace('.', '/')}.py" for module in archives.COMPILED]
+    sources += [f"{module.replace('.', '/')}.pyx" for module in archives.CYTHON_ALONE]
+    for source in map(tmp_path.joinpath, sources):
         source.parent.mkdir(parents=True, exist_ok=True)
         source.touch()
     return tmp_path
