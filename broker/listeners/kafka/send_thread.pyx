@@ -8,6 +8,7 @@ Jobs take turns, a step each: 256 KiB, or what the socket takes. A job whose soc
 thread's own epoll. All methods are for one thread, that of the event loop.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint32_t, uint64_t
@@ -99,7 +100,7 @@ cdef struct Job:
     bint cancelled
     bint told  # whether the event loop wants to know of its end
     bint listed  # whether it is among those that `finished` returns
-    bint registered  # whether the thread's epoll knows the socket for this job
+    bint armed  # whether the thread's epoll will tell of the socket
     int next_piece
     int pieces
     size_t sent
@@ -201,13 +202,13 @@ cdef void wait_for_room(Shared *shared, int number) noexcept nogil:
     cdef epoll_event event
     event.events = EPOLLOUT | EPOLLONESHOT
     event.data.u64 = (<uint64_t> job.run << 32) | <uint64_t> number
-    job.registered = True
-    # The socket may be known from a job before, which is told of no more.
+    job.armed = True
+    # The socket may be known from a job before.
     if epoll_ctl(shared.epoll, EPOLL_CTL_MOD, job.socket, &event) == 0:
         return
     if epoll_ctl(shared.epoll, EPOLL_CTL_ADD, job.socket, &event) < 0:
         job.error = errno
-        job.registered = False
+        job.armed = False
 
 
 cdef void end(Shared *shared, int number) noexcept nogil:
@@ -240,6 +241,7 @@ cdef void look_for_room(Shared *shared, bint may_wait) noexcept nogil:
         job = &shared.jobs[number]
         if job.state == BLOCKED and job.run == <uint32_t> (events[n].data.u64 >> 32):
             job.state = READY
+            job.armed = False
             join(shared, &shared.ready, number)
 
 
@@ -289,6 +291,7 @@ cdef void release(Shared *shared) noexcept nogil:
     free(shared)
 
 
+@cython.no_gc_clear  # a thread may read what a collection of garbage would clear, until `__dealloc__` has ended it
 cdef class SendThread:
     """Sends jobs, each the parts of answers of one connection, in their order."""
 
@@ -405,7 +408,7 @@ cdef class SendThread:
         job.socket = socket
         job.error = job.next_piece = 0
         job.sent = job.sent_of_files = 0
-        job.cancelled = job.told = job.listed = job.registered = False
+        job.cancelled = job.told = job.listed = job.armed = False
         pthread_mutex_lock(&shared.lock)
         job.state = READY
         join(shared, &shared.ready, number)
@@ -493,8 +496,7 @@ cdef class SendThread:
         if job.listed:
             job.listed = False
             leave(shared, &shared.finished, number)
-        if job.registered:
-            # An armed registration is of no use any more. A socket that is closed has none.
+        if job.armed:
             epoll_ctl(shared.epoll, EPOLL_CTL_DEL, job.socket, NULL)
         job.state = FREE
         pthread_mutex_unlock(&shared.lock)
