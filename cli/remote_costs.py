@@ -10,8 +10,6 @@ from semel.cli.common import counted, print_table
 from semel.protocol.wording import duration, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from semel.protocol.api.diagnostics import RemoteUse
     from semel.sdk.diagnosis.remote_costs import Estimate, Prices, RemoteState
 
@@ -101,7 +99,7 @@ def _estimate_as_json(found: Estimate, prices: Prices) -> dict[str, Any]:
 
 def print_remote(state: RemoteState, prices: Prices, limit: int) -> None:
     """Print the remote storage for people, with the `limit` largest topics."""
-    from semel.sdk.diagnosis.remote_costs import estimate, has_price
+    from semel.sdk.diagnosis.remote_costs import estimate, estimate_lines, has_price
 
     held = f"{size(state.stored_bytes)} in {counted(state.stored_objects, 'object')}"
     print(f"\nremote storage {state.location}: {held}")
@@ -122,7 +120,7 @@ def print_remote(state: RemoteState, prices: Prices, limit: int) -> None:
 
 
 def _print_topics(state: RemoteState, prices: Prices | None, limit: int) -> None:
-    from semel.sdk.diagnosis.remote_costs import storage_cost
+    from semel.sdk.diagnosis.remote_costs import money, storage_cost
 
     print()
     print_table(
@@ -132,7 +130,7 @@ def _print_topics(state: RemoteState, prices: Prices | None, limit: int) -> None
                 one.topic,
                 f"{one.objects:,}",
                 size(one.stored_bytes),
-                *([_money(storage_cost(one.stored_bytes, prices))] if prices is not None else []),
+                *([money(storage_cost(one.stored_bytes, prices))] if prices is not None else []),
             )
             for one in state.topics[:limit]
         ],
@@ -148,36 +146,3 @@ def _print_topics(state: RemoteState, prices: Prices | None, limit: int) -> None
 def _cells(use: RemoteUse) -> tuple[str, ...]:
     requests = (f"{number:,}" for number in (use.puts, use.gets, use.deletes, use.lists))
     return (*requests, *map(size, (use.sent_bytes, use.read_bytes, use.stored_bytes)))
-
-
-def estimate_lines(found: Estimate, prices: Prices, *, changed_by: str = "--price-... changes them") -> Iterator[str]:
-    """Say in words about what a month costs, and how that was found. `changed_by` says how to give other prices."""
-    from semel.sdk.diagnosis.remote_costs import MONTH_DAYS, Prices
-
-    is_s3 = prices == Prices()
-    yield (
-        f"about {_money(found.cost)} a month ({'USD' if is_s3 else 'in the currency of the prices'}): "
-        f"{_money(found.storage_cost)} for what is stored, {_money(found.puts_cost)} for {found.puts:,.0f} puts, "
-        f"{_money(found.gets_cost)} for {found.gets:,.0f} gets, {_money(found.read_cost)} for "
-        f"{size(round(found.read_bytes))} that are read"
-    )
-    yield (
-        f"an estimate: {MONTH_DAYS} days with the requests at their present rate since each node's start, and what is "
-        "stored now"
-    )
-    if found.is_early:
-        yield "it says little yet: a node was started less than a day ago"
-    yield (
-        f"prices{' (list prices of S3 Standard in us-east-1)' if is_s3 else ''}: {prices.per_gib_month:g} per GiB and "
-        f"month, {prices.per_1000_puts:g} per 1000 puts or lists, {prices.per_1000_gets:g} per 1000 gets, "
-        f"{prices.per_gib_read:g} per GiB read; deletes are free. {changed_by}"
-    )
-
-
-def _money(amount: float) -> str:
-    """Return an amount for people.
-
-    >>> _money(1234.567), _money(0.004), _money(0)
-    ('1,234.57', '<0.01', '0.00')
-    """
-    return "<0.01" if 0 < amount < 0.01 else f"{amount:,.2f}"

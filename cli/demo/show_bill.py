@@ -7,9 +7,8 @@ from rich.table import Table
 
 from semel.cli.common import counted
 from semel.cli.demo.bill import Bill
-from semel.cli.remote_costs import estimate_lines
 from semel.protocol.wording import duration, size
-from semel.sdk.diagnosis.remote_costs import Prices, RemoteNode, estimate, has_price
+from semel.sdk.diagnosis.remote_costs import Prices, RemoteNode, estimate, estimate_lines, has_price
 
 
 def show_bill(console: Console, bill: Bill) -> None:

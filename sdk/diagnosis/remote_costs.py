@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from semel.protocol.api.diagnostics import RemoteTopic, RemoteUse
+from semel.protocol.wording import size
 from semel.sdk.diagnosis.findings import Cluster
 
 MONTH_DAYS: Final = 30
@@ -127,3 +129,34 @@ def estimate(state: RemoteState, prices: Prices) -> Estimate:
 def storage_cost(stored_bytes: int, prices: Prices) -> float:
     """Return what so many bytes cost a month."""
     return stored_bytes / _GIB * prices.per_gib_month
+
+
+def estimate_lines(found: Estimate, prices: Prices, *, changed_by: str = "--price-... changes them") -> Iterator[str]:
+    """Say in words about what a month costs, and how that was found. `changed_by` says how to give other prices."""
+    is_s3 = prices == Prices()
+    yield (
+        f"about {money(found.cost)} a month ({'USD' if is_s3 else 'in the currency of the prices'}): "
+        f"{money(found.storage_cost)} for what is stored, {money(found.puts_cost)} for {found.puts:,.0f} puts, "
+        f"{money(found.gets_cost)} for {found.gets:,.0f} gets, {money(found.read_cost)} for "
+        f"{size(round(found.read_bytes))} that are read"
+    )
+    yield (
+        f"an estimate: {MONTH_DAYS} days with the requests at their present rate since each node's start, and what is "
+        "stored now"
+    )
+    if found.is_early:
+        yield "it says little yet: a node was started less than a day ago"
+    yield (
+        f"prices{' (list prices of S3 Standard in us-east-1)' if is_s3 else ''}: {prices.per_gib_month:g} per GiB and "
+        f"month, {prices.per_1000_puts:g} per 1000 puts or lists, {prices.per_1000_gets:g} per 1000 gets, "
+        f"{prices.per_gib_read:g} per GiB read; deletes are free. {changed_by}"
+    )
+
+
+def money(amount: float) -> str:
+    """Return an amount for people.
+
+    >>> money(1234.567), money(0.004), money(0)
+    ('1,234.57', '<0.01', '0.00')
+    """
+    return "<0.01" if 0 < amount < 0.01 else f"{amount:,.2f}"

@@ -23,6 +23,7 @@ from semel.web.console import (
     overview,
     publishing,
     record_pages,
+    storage,
     topic_settings,
     topics,
     transactions,
@@ -53,6 +54,7 @@ _MODULES: Final = (
     transactions,
     finishing,
     jobs,
+    storage,
     access,
     metrics,
 )

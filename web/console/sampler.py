@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from semel.protocol.errors import SemelError
 from semel.sdk.admin.rates import Flow, topic_flows, topic_sizes
+from semel.sdk.diagnosis.remote_costs import remote_state
 
 if TYPE_CHECKING:
     from semel import aio
     from semel.sdk.admin.cluster_calls import ReplicasOfNodes
     from semel.sdk.diagnosis.findings import Cluster
+    from semel.sdk.diagnosis.remote_costs import RemoteState
 
 _log = logging.getLogger("semel.http.console")
 
@@ -57,6 +59,8 @@ class Sampler:
         self.samples: deque[Sample] = deque(maxlen=KEPT)
         self.sizes: Mapping[str, int] = {}
         """The bytes of each topic, when last looked."""
+        self.remote: RemoteState | None = None
+        """The remote storage, when last looked; None where there is none."""
         self.trouble = ""
         """Why the last look failed; empty where it did not."""
         self._admin: aio.Admin | None = None
@@ -111,6 +115,7 @@ class Sampler:
         now_s = time.monotonic()
         before, self._before = self._before, (now_s, replicas)
         self.sizes = topic_sizes(replicas)
+        self.remote = remote_state(diagnosis.cluster)
         if before is not None:
             flows = topic_flows(before[1], replicas, max(now_s - before[0], 0.001))
             self.samples.append(sample_of(int(time.time() * 1000), flows, diagnosis.cluster))

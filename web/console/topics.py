@@ -12,6 +12,7 @@ from starlette.responses import Response
 from semel.protocol.api.topics import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, IsolationLevel
 from semel.protocol.errors import SemelError
 from semel.protocol.ids import TopicPartition
+from semel.sdk.diagnosis.remote_costs import Prices, has_price
 from semel.web.console.metrics import topic_plot
 from semel.web.console.paging import matching, page_of
 from semel.web.console.visit import Handler, Visit
@@ -63,12 +64,15 @@ async def _topic(visit: Visit) -> Response:
         for place, tp in zip(page.items, tps, strict=True)
     ]
     sampler = visit.console.sampler
+    remote = sampler.remote
     return visit.html(
         "topic.html",
         topic=topic,
         page=page,
         rows=rows,
         size_bytes=sampler.sizes.get(name),
+        stored=None if remote is None else next((one for one in remote.topics if one.topic == name), None),
+        has_price=remote is not None and has_price(remote.location, Prices()),
         flow=sampler.flow(name),
         plot=topic_plot(sampler, name),
     )

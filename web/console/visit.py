@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from semel import aio
 from semel.protocol.wording import counted, duration, moment, size
+from semel.sdk.diagnosis.remote_costs import Prices, money, storage_cost
 from semel.web.console.charts import number, rate
 from semel.web.console.safe_text import safe_text
 from semel.web.console.sampler import Sampler
@@ -56,7 +57,12 @@ def environment() -> Environment:
     )
     made.globals.update(link=link, counted=counted)
     made.filters.update(
-        size=size, rate=rate, number=number, duration=duration, moment=lambda ms: moment(ms) if ms >= 0 else "-"
+        size=size,
+        rate=rate,
+        number=number,
+        duration=duration,
+        moment=lambda ms: moment(ms) if ms >= 0 else "-",
+        storage_cost=lambda stored_bytes: money(storage_cost(stored_bytes, Prices())),
     )
     return made
 

@@ -29,6 +29,7 @@ PAGES = (
     "transactions",
     "token",
     "jobs",
+    "storage",
     "access",
     "metrics",
 )
