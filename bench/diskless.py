@@ -274,7 +274,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--growth", type=int, metavar="ENTRIES", help="commit so many entries alone, 10000000 say")
     parser.add_argument("--rate", type=float, default=20.0, metavar="MB/s")
+    parser.add_argument(
+        "--interval", type=int, default=100, metavar="MS", help="diskless.append.commit.interval.ms (default 100)"
+    )
     arguments = parser.parse_args()
+    interval = f"diskless.append.commit.interval.ms={arguments.interval}"
     seconds, rate = (3.0, 5.0) if arguments.quick else (20.0, arguments.rate)
     binaries = DemoDatabase.find()
     if binaries is None:
@@ -292,7 +296,7 @@ def main() -> None:
             return
         with data_folder() as folder:
             os.mkdir(folder)
-            node = Running(folder, url)
+            node = Running(folder, url, interval)
             with semel.Admin(node.grpc) as admin:
                 admin.create_topic(TOPIC, partitions=PARTITIONS)
                 admin.create_topic("small", partitions=1)

@@ -211,20 +211,17 @@ class DisklessRows(Database):
 
     def load(self, key: PartitionKey) -> Log:
         """Return the claim that counts, and the entries in order."""
-        entries = (
-            sa.select(DISKLESS_ENTRIES).where(_is_of(DISKLESS_ENTRIES, key)).order_by(DISKLESS_ENTRIES.c.base_offset)
-        )
+        of_key = _columns_of(key)
         with self._transaction() as connection:
-            rows = connection.execute(entries).all()
-            head = connection.execute(sa.select(DISKLESS_LOGS).where(_is_of(DISKLESS_LOGS, key))).one_or_none()
+            rows = connection.execute(_ENTRIES_OF, of_key).all()
+            head = connection.execute(_HEAD_OF, of_key).one_or_none()
         found = [_entry(row) for row in rows]
         return Log("", 0, found) if head is None else Log(head.claim, head.end_offset, found)
 
     def claim_of(self, key: PartitionKey) -> str:
         """Return the claim that counts; "" where there is none."""
         with self._transaction() as connection:
-            found = connection.execute(sa.select(DISKLESS_LOGS.c.claim).where(_is_of(DISKLESS_LOGS, key)))
-            return found.scalar_one_or_none() or ""
+            return connection.execute(_CLAIM_OF, _columns_of(key)).scalar_one_or_none() or ""
 
     # --- Committing ---------------------------------------------------------------------------------------------------
 
@@ -265,19 +262,12 @@ class DisklessRows(Database):
         new: list[NewEntry] = []
         with self._transaction() as connection:
             for object_key in sorted(objects):
-                there = sa.select(DISKLESS_OBJECTS.c.state).where(DISKLESS_OBJECTS.c.object_key == object_key)
-                if connection.execute(there.with_for_update(read=True)).scalar_one_or_none() != _WRITING:
+                there = connection.execute(_OBJECT_STATE, {"object_key": object_key})
+                if there.scalar_one_or_none() != _WRITING:
                     raise ObjectGoneError(object_key)
             for part in _parts(sorted(wanted)):
                 names = {(format_topic_id(topic_id), partition): (topic_id, partition) for topic_id, partition in part}
-                columns = DISKLESS_LOGS.c.topic_id, DISKLESS_LOGS.c.partition
-                query = (
-                    sa.select(*columns, DISKLESS_LOGS.c.claim, DISKLESS_LOGS.c.end_offset)
-                    .where(sa.tuple_(*columns).in_(list(names)))
-                    .order_by(*columns)
-                    .with_for_update()
-                )
-                for topic_id, partition, claim, end_offset in connection.execute(query):
+                for topic_id, partition, claim, end_offset in connection.execute(_ENDS, {"names": list(names)}):
                     key = names[topic_id, partition]
                     one = wanted[key]
                     if claim != one.claim:
@@ -290,7 +280,7 @@ class DisklessRows(Database):
                     led.add(key)
             if new:
                 rows = [{**_columns_of(one.key), **one.entry._asdict()} for one in new]
-                connection.execute(self._insert(DISKLESS_ENTRIES), rows)
+                connection.execute(_NEW_ENTRIES, rows)
                 moved = [
                     {"of": format_topic_id(one.key[0]), "number": one.key[1], "upto": one.entry.end_offset}
                     for one in new
@@ -303,11 +293,7 @@ class DisklessRows(Database):
     def trim(self, key: PartitionKey, before_offset: int) -> None:
         """Remove the entries that end at an offset or before it: their records are in segments by now, or deleted."""
         with self._transaction() as connection:
-            connection.execute(
-                DISKLESS_ENTRIES.delete().where(
-                    _is_of(DISKLESS_ENTRIES, key), DISKLESS_ENTRIES.c.end_offset <= before_offset
-                )
-            )
+            connection.execute(_TRIM, {**_columns_of(key), "before_offset": before_offset})
 
     def runs(self) -> set[str]:
         """Return the runs of nodes that have objects which may still be committed."""
@@ -377,6 +363,31 @@ class DisklessRows(Database):
         return sqlite.insert(table) if self._is_sqlite else postgresql.insert(table)
 
 
+def _of(table: sa.Table) -> sa.ColumnElement[bool]:
+    """Return what says which partition a row is of, as `_columns_of` binds it."""
+    return sa.and_(table.c.topic_id == sa.bindparam("topic_id"), table.c.partition == sa.bindparam("partition"))
+
+
+# To build a statement costs as much as to run it, so those that each commit or each new leader needs are built once.
+_ENTRIES_OF: Final = sa.select(DISKLESS_ENTRIES).where(_of(DISKLESS_ENTRIES)).order_by(DISKLESS_ENTRIES.c.base_offset)
+_HEAD_OF: Final = sa.select(DISKLESS_LOGS).where(_of(DISKLESS_LOGS))
+_CLAIM_OF: Final = sa.select(DISKLESS_LOGS.c.claim).where(_of(DISKLESS_LOGS))
+_OBJECT_STATE: Final = (
+    sa.select(DISKLESS_OBJECTS.c.state)
+    .where(DISKLESS_OBJECTS.c.object_key == sa.bindparam("object_key"))
+    .with_for_update(read=True)
+)
+_PLACE: Final = DISKLESS_LOGS.c.topic_id, DISKLESS_LOGS.c.partition
+_ENDS: Final = (
+    sa.select(*_PLACE, DISKLESS_LOGS.c.claim, DISKLESS_LOGS.c.end_offset)
+    .where(sa.tuple_(*_PLACE).in_(sa.bindparam("names", expanding=True)))
+    .order_by(*_PLACE)
+    .with_for_update()
+)
+_NEW_ENTRIES: Final = sa.insert(DISKLESS_ENTRIES)
+_TRIM: Final = DISKLESS_ENTRIES.delete().where(
+    _of(DISKLESS_ENTRIES), DISKLESS_ENTRIES.c.end_offset <= sa.bindparam("before_offset")
+)
 _MOVE_END: Final = (
     DISKLESS_LOGS.update()
     .where(DISKLESS_LOGS.c.topic_id == sa.bindparam("of"), DISKLESS_LOGS.c.partition == sa.bindparam("number"))

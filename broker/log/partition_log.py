@@ -1039,6 +1039,11 @@ class PartitionLog:
         """Whether there is nothing that a snapshot or an index could tell: many a partition is never used."""
         return len(self.segments) == 1 and self.segments.active.size == 0 and not len(self.producer_state)
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing was ever written to it, nor deleted from it: it is as it was made."""
+        return self._is_blank and not self.log_end_offset and not self.log_start_offset and self.epochs.latest < 0
+
     def release_files(self) -> None:
         """Close all files until they are needed again: for a log that is idle, or about to be deleted."""
         self.local.release_files()

@@ -614,13 +614,19 @@ class LogManager:
             known = encode_packed(producers) if producers else b""
             self.folder.make_log_folder(tp, topic_id, start=offset, producers=known)
 
-        is_gone = is_made = False
+        # Where nothing was ever written to it, it need not be made again: a node takes over very many at a time.
+        is_kept = batches is not None and not offset and not producers and partition.log.is_unused
+        is_gone, is_made = False, is_kept
         try:
-            self.delete_partition(tp)
-            is_gone = True
-            await self._thread.run(make)
-            is_made = True
-            log = self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config)
+            if is_kept:
+                log = partition.log
+                self._take_out(partition, _begun_again(tp))
+            else:
+                self.delete_partition(tp)
+                is_gone = True
+                await self._thread.run(make)
+                is_made = True
+                log = self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config)
             if batches is not None:
                 try:
                     await fill(log, batches, end_offset, self._clock)
@@ -633,11 +639,17 @@ class LogManager:
                     log = self._opener.open_log(tp, topic_id, clean=True, start=offset, config=wanted.log_config)
                     self._add_led(log, wanted.leader_epoch)
                     raise
+            if self._opener.is_only_replica(tp, topic_id) and (note := log.begin_epoch(wanted.leader_epoch)):
+                try:
+                    await self._thread.run(note.run)  # so that the event loop need not wait for the disk
+                except OSError as error:
+                    log.epoch_not_noted(error)
             again = self._add_led(log, wanted.leader_epoch)
             if batches is not None:
                 self._commits.dirty[again] = None  # what was just written is to be flushed like any append
-            # Starts that were noted while there was no such log have taken its note away. Its leader waits for that.
-            self.maintenance.log_start_moved(again)
+            if not is_kept:
+                # Starts that were noted while there was no such log have taken its note away: its leader waits for it.
+                self.maintenance.log_start_moved(again)
         except NotFilledError as error:
             raise error.reason from None
         except (SemelError, OSError) as error:
@@ -873,9 +885,7 @@ class LogManager:
         partition = self._partitions.get(tp)
         if partition is None:
             return False
-        self._take_out(
-            partition, error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} was deleted, or is begun again")
-        )
+        self._take_out(partition, _begun_again(tp))
         self.folder.known.remove([(partition.topic_id, tp.partition)])
         if keeps_files:
             self._set_aside(tp)
@@ -1074,3 +1084,7 @@ class LogManager:
 
 def _stopping() -> SemelError:
     return error_for(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the node is stopping")
+
+
+def _begun_again(tp: TopicPartition) -> SemelError:
+    return error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} was deleted, or is begun again")

@@ -32,6 +32,8 @@ _log = logging.getLogger("semel.tiers")
 
 _AGAIN_S: Final = 1.0
 _AGAIN_S_MAX: Final = 8.0
+_PAUSE_LOOKS: Final = 9
+"""A look through very many partitions is repeated after so many times as long, though each of them asks for it."""
 WORKED_S: Final = 0.25
 """A partition is not looked at again before so much time, however many records wait to be copied."""
 SWITCHING_AGAIN_S: Final = 0.5
@@ -247,13 +249,17 @@ class Tier:
 
     async def _keep_looking_up(self) -> None:
         """Look up what is not known: each partition for itself, since one may wait for the store."""
+        loop = asyncio.get_running_loop()
         while True:
+            began_s = loop.time()
             self._wake.clear()
             unknown = [one for one in self.parts() if not one.is_known and one not in self._looking_up]
             unknown.sort(key=lambda one: one.partition.leader is None)
             for part in unknown:
                 self._begin(self._looking_up, part, self._look_up_once(part))
+            took_s = loop.time() - began_s
             await self._wake.wait()
+            await asyncio.sleep(_PAUSE_LOOKS * took_s)
 
     async def _look_up_once(self, part: PartitionTier) -> None:
         # After a failure the pause grows: each attempt may read much. It is the partition's, whose log may be another.
