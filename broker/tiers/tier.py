@@ -255,9 +255,9 @@ class Tier:
             self._wake.clear()
             unknown = [one for one in self.parts() if not one.is_known and one not in self._looking_up]
             unknown.sort(key=lambda one: one.partition.leader is None)
-            for part in unknown:
-                self._begin(self._looking_up, part, self._look_up_once(part))
             took_s = loop.time() - began_s
+            async for part in in_turns(unknown):
+                self._begin(self._looking_up, part, self._look_up_once(part))
             await self._wake.wait()
             await asyncio.sleep(_PAUSE_LOOKS * took_s)
 
