@@ -78,6 +78,8 @@ cdef class KafkaConnection:
     cdef object _served(self, RequestHeader header)
     cdef object _begin(self)
     cdef bint _may_begin(self, object api) except -1
+    @cython.locals(output=Output)
+    cdef bint _has_much_to_send(self) except -1
     @cython.locals(context=RequestContext, size=cython.Py_ssize_t, exclusive=cython.bint)
     cdef object _start_request(self, object frame, RequestHeader header, object api, Py_ssize_t reserved)
     cdef object _measure(self, RequestContext context, Py_ssize_t size)

@@ -263,9 +263,9 @@ class KafkaConnection:
             if not context.answered and context.on_close is not None:
                 context.on_close()
         if self.output is not None:
+            self.output.clear()  # first: it notes what a thread has sent
             self._statistics.sent_bytes += self.output.sent_bytes
             self._statistics.sendfile_bytes += self.output.sendfile_bytes
-            self.output.clear()
         self._large = None
         if self.claim is not None:
             self._listener.room.leave(self.claim, self._time())
@@ -563,15 +563,22 @@ class KafkaConnection:
     def _may_begin(self, api: Api) -> bool:
         if self._exclusive or self._closed or self._muted:
             return False
-        output = self.output
-        assert output is not None
-        if output.queued_bytes > self._limits.kafka_output_max_bytes:
+        if self._has_much_to_send():
             self._held_by_output = True
             return False
         if not api.pipelined and self._waiting:
             self._drop_answered()
             return not self._waiting
         return True
+
+    def _has_much_to_send(self) -> bool:
+        """Whether too much waits to be sent for anything more to begin. Where a thread sends it, its end is told of."""
+        output, bytes_max = self.output, self._limits.kafka_output_max_bytes
+        assert output is not None
+        if output.queued_bytes <= bytes_max:
+            return False
+        output.settle()
+        return output.queued_bytes > bytes_max
 
     def _start_request(self, frame: memoryview, header: RequestHeader, api: Api, reserved: int) -> None:
         exclusive = not api.pipelined
@@ -797,7 +804,7 @@ class KafkaConnection:
             or self._turn_is_over
             or self._closing
             or self._in_flight >= self._limits.kafka_max_in_flight_requests
-            or output.queued_bytes > self._limits.kafka_output_max_bytes
+            or self._has_much_to_send()
         )
         if pause != self._reading_paused and not transport.is_closing():
             self._reading_paused = pause

@@ -26,6 +26,7 @@ cdef class Output:
     cpdef object add(self, object parts)
     cpdef bint _hand_over(self, double now) except -1
     cpdef bint settle(self) except -1
+    cpdef bint _settle(self) except -1
     @cython.locals(size=cython.Py_ssize_t, batch=list)
     cpdef object _send_next(self)
     @cython.locals(sent=cython.Py_ssize_t)

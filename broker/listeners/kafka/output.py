@@ -126,7 +126,7 @@ class Output:
         if self._transport.is_closing():
             self.clear()  # what is left would go to a peer that was not sent all before it
             return False
-        if self._sending is not None and not self.settle():
+        if self._sending is not None and not self._settle():
             return False
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -162,7 +162,17 @@ class Output:
         return True
 
     def settle(self) -> bool:
-        """Note what a thread has sent. Returns whether none sends now; `when_told` is called at its end otherwise."""
+        """Note what a thread has sent. Returns whether none sends now; `when_told` is called at its end otherwise.
+
+        It is called as well where there is something to do now that it has ended: who asks need not be who sends.
+        """
+        sending = self._sending
+        is_sent = self._settle()
+        if is_sent and sending is not None and (self._parts or self._failure is not None):
+            self._when_told()
+        return is_sent
+
+    def _settle(self) -> bool:
         sending = self._sending
         if sending is None:
             return True

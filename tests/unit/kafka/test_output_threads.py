@@ -205,3 +205,16 @@ def test_S2_an_answer_of_which_nothing_goes_out_is_no_use_of_a_connection(case: 
         assert case.output.moves() is expected
     case.thread.send(case.own, 0)
     assert not case.output.moves()
+
+
+def test_who_notes_the_end_of_what_a_thread_sends_has_the_rest_sent(case: Case) -> None:
+    """A look at the counters, or at idle connections, may come before the loop is told of the end."""
+    case.output.add([FileRange(case.file, 0, SIZE)])
+    case.pump()
+    case.output.add([b"behind it"])
+    case.pump()
+    case.thread.done[0] = (SIZE, SIZE)
+    assert not case.output.moves()
+    assert case.told == 1
+    case.pump()
+    assert case.received() == b"behind it"

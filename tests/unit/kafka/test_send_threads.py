@@ -18,6 +18,7 @@ from typing import cast
 import pytest
 from kafka_node import FakeNode, KafkaClient, batch, run_with_listener, until
 
+from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.listeners.kafka import send_threads as send_threads_module
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.listeners.kafka.send_threads import THREADS
@@ -321,8 +322,33 @@ def test_S3_many_large_readers_are_served_by_threads(tmp_path: Path) -> None:
         statistics = listener.statistics()
         assert statistics.aborted_connections == 0
         assert statistics.sendfile_bytes >= 60 * len(expected)
+        for connection in tuple(listener._connections):
+            connection.cut_off()
+        await until(lambda: not listener._connections)
+        assert listener.statistics().sendfile_bytes == statistics.sendfile_bytes, "of those that are gone, too"
 
     run_with_listener(test, str(tmp_path))
+
+
+@pytest.mark.usefixtures("always_busy")
+def test_a_connection_is_read_again_after_a_thread_has_sent_much_of_memory(tmp_path: Path) -> None:
+    """While more than kafka.output.max.bytes waits to be sent, nothing more is read of it."""
+
+    async def test(node: FakeNode, listener: KafkaListener) -> None:
+        (small,) = node.create("small")
+        large = partition_of(node, 12)
+        small.append(bytearray(batch(bytes(200_000))))
+        few = FetchPartition("small", ZERO_TOPIC_ID, 0, 0, 200_000)
+        request = FetchRequest([few, *whole_partition().partitions], 0, max_bytes=8 << 20)
+        clients = [await KafkaClient.connect(listener.port) for _ in range(3)]
+        async with asyncio.timeout(WAIT_S):
+            for _ in range(20):
+                sent = [client.send(request, 12) for client in clients]
+                for client, number in zip(clients, sent, strict=True):
+                    answers = client.fetched(await client.receive(), 12, number).partitions
+                    assert [len(one.records or b"") for one in answers][-1] == len(large)
+
+    run_with_listener(test, str(tmp_path), limits=KafkaLimits(kafka_output_max_bytes=65_536))
 
 
 @pytest.mark.usefixtures("always_busy")
