@@ -49,7 +49,7 @@ $(TOOLS)/.ready: pyproject.toml setup.py compiled-modules.txt constraints.txt
 
 build: $(VENV)/.built ## Compile the hot modules in place
 
-$(VENV)/.built: $(VENV)/.ready $(COMPILED) $(wildcard $(COMPILED:.py=.pxd)) broker/listeners/kafka/send_thread.pyx
+$(VENV)/.built: $(VENV)/.ready $(COMPILED) $(wildcard $(COMPILED:.py=.pxd)) $(wildcard broker/*/*/*.pyx)
 	$(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
 	touch $@
 

@@ -28,7 +28,7 @@ async def _storage(visit: Visit) -> Response:
         wanted=wanted,
         prices=prices if priced else None,
         estimate=list(
-            estimate_lines(estimate(state, prices), prices, changed_by="semel cluster status takes other ones")
+            estimate_lines(estimate(state, prices), prices, changed_by="semel cluster status --price-... takes others")
         )
         if state is not None and priced
         else [],

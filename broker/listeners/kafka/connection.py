@@ -572,7 +572,7 @@ class KafkaConnection:
         return True
 
     def _has_much_to_send(self) -> bool:
-        """Whether too much waits to be sent for anything more to begin. Where a thread sends it, its end is told of."""
+        """Whether too much waits to be sent for more to begin. When a thread has sent it, `_sent` is called."""
         output, bytes_max = self.output, self._limits.kafka_output_max_bytes
         assert output is not None
         if output.queued_bytes <= bytes_max:

@@ -24,6 +24,8 @@ THREADS: Final = 2
 """The loop has the rest of each request to do, and clients on the same machine want a core, too."""
 BUSY_S: Final = 0.002
 """Large answers of two connections that begin within this time are busy at the same time."""
+_AGAIN_S: Final = 60.0
+"""After so long it is tried once more to start the threads, where the system had no room for them."""
 
 
 class Sending(NamedTuple):
@@ -39,7 +41,7 @@ class SendThreads:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._threads: list[SendThread] = []
-        self._may_start = _several_cores()
+        self._starts_from = float("-inf") if _several_cores() else float("inf")
         self._last = -1
         self._last_at = float("-inf")
 
@@ -51,7 +53,7 @@ class SendThreads:
         """
         others = socket != self._last and now - self._last_at < BUSY_S
         self._last, self._last_at = socket, now
-        if not self._threads and not (others and self._start()):
+        if not self._threads and not (others and self._start(now)):
             return None
         thread = min(self._threads, key=_unfinished)
         if not (others or thread.unfinished or self._threads[0].unfinished):
@@ -59,11 +61,11 @@ class SendThreads:
         number = thread.submit(socket, parts, when_told)
         return Sending(thread, number) if number >= 0 else None
 
-    def _start(self) -> bool:
+    def _start(self, now: float) -> bool:
         """Start the threads, if there may be any. Returns whether there are."""
-        if not self._may_start:
+        if now < self._starts_from:
             return False
-        self._may_start = False
+        self._starts_from = float("inf")
         try:
             from semel.broker.listeners.kafka.send_thread import SendThread
 
@@ -74,14 +76,15 @@ class SendThreads:
         except ImportError:
             return False  # nothing is compiled
         except OSError as error:
-            _log.warning("the event loop alone sends large answers: %s", error)
+            _log.warning("the event loop alone sends large answers for the next %d s: %s", _AGAIN_S, error)
             self.close()
+            self._starts_from = now + _AGAIN_S
         return bool(self._threads)
 
     def close(self) -> None:
         """End the threads, and what they send. The loop sends for itself from now on."""
         threads, self._threads = self._threads, []
-        self._may_start = False
+        self._starts_from = float("inf")
         for thread in threads:
             self._loop.remove_reader(thread.fileno())
             thread.close()

@@ -33,6 +33,7 @@ async def create(made: Cluster, *replicas: int, min_isr: int) -> None:
     assert result.error is ErrorCode.NONE, result.message
     await made.until(lambda: all(node.metadata.topic("t") is not None for node in made.nodes.values()))
     await made.in_sync(T0, *replicas)
+    await made.until(lambda: made.leader(T0) is not None)
 
 
 async def moved(made: Cluster, tp: TopicPartition, *replicas: int) -> None:

@@ -14,7 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COMPILED = tuple((ROOT / "compiled-modules.txt").read_text().split())
-CYTHON_ALONE = ("broker.listeners.kafka.send_thread",)
+CYTHON_ALONE = tuple(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in sorted((ROOT / "broker").rglob("*.pyx"))
+)
 """Compiled modules without a twin in plain Python."""
 FOREIGN = ("tests", "test", "docs", "bench", "docker", "proto")
 """Folders that stay in the checkout."""

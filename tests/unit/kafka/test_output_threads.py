@@ -208,7 +208,7 @@ def test_S2_an_answer_of_which_nothing_goes_out_is_no_use_of_a_connection(case: 
 
 
 def test_who_notes_the_end_of_what_a_thread_sends_has_the_rest_sent(case: Case) -> None:
-    """A look at the counters, or at idle connections, may come before the loop is told of the end."""
+    """A look at the counters, or at idle connections, may come before the loop has heard of the end."""
     case.output.add([FileRange(case.file, 0, SIZE)])
     case.pump()
     case.output.add([b"behind it"])

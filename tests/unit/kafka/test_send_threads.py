@@ -170,7 +170,7 @@ def test_S3_a_reader_that_takes_nothing_holds_up_nobody(thread: send_thread.Send
             assert lively.read(1 << 20) == CONTENT[: 1 << 20]
             assert outcome_of(thread, job) == (1 << 20, 1 << 20)
         assert thread.unfinished == len(stuck)
-        assert stuck[7].read(4 << 20) == CONTENT, "it goes on where it takes something again"
+        assert stuck[7].read(4 << 20) == CONTENT, "it continues once it takes something again"
 
 
 def test_after_cancel_nothing_more_is_sent(thread: send_thread.SendThread, file: StorageFile) -> None:
@@ -422,6 +422,27 @@ def test_without_threads_the_loop_sends(tmp_path: Path, monkeypatch: pytest.Monk
 
 def _no_descriptor() -> None:
     raise OSError(24, "Too many open files")
+
+
+def test_threads_that_could_not_start_are_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send_threads_module, "_several_cores", lambda: True)
+
+    async def test() -> None:
+        threads = send_threads_module.SendThreads(asyncio.get_running_loop())
+        with pairs(2) as (first, second):
+
+            def both(now: float) -> list[object]:
+                return [threads.submit(pair.own.fileno(), [b"x"], now, nobody) for pair in (first, second)]
+
+            with monkeypatch.context() as patch:
+                patch.setattr(send_thread, "SendThread", _no_descriptor)
+                assert both(0.0) == [None, None]
+            assert both(59.0) == [None, None], "each attempt costs descriptors, which are few"
+            assert both(61.0)[1] is not None
+            threads.close()
+            assert both(1_000.0) == [None, None], "a listener that has stopped starts none"
+
+    asyncio.run(test())
 
 
 def test_a_connection_that_is_busy_alone_is_served_by_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
