@@ -344,6 +344,8 @@ class PartitionLog:
         if client:
             known = self.producer_state.find_duplicate(producer_id, epoch, first_sequence, header.last_sequence)
             if known is not None:
+                if header.is_transactional:
+                    self.producer_state.check_repetition(producer_id, known)
                 return AppendResult(
                     known.first_offset, known.last_offset, known.timestamp_ms, True, known.timestamp_ms, ()
                 )

@@ -195,6 +195,23 @@ class ProducerState:
                 return RememberedBatch(*entry[n : n + FIELDS])
         return None
 
+    def check_repetition(self, producer_id: int, repeated: RememberedBatch) -> None:
+        """Judge a transactional batch that repeats a remembered one: both must be of the transaction that is open (P1).
+
+        A producer ends a transaction once all of its batches are answered, so what repeats one of an ended transaction
+        is a late copy that nobody waits for, or another batch under a number that was used: librdkafka gives a number
+        again after an abort that found its batch unanswered. "Is in already" would lose that batch in silence.
+        Raises `SemelError`: INVALID_TXN_STATE, after which producers abort and go on.
+        """
+        entry = self._entries[producer_id]
+        if not 0 <= entry[_FIRST_OFFSET] <= repeated.first_offset:
+            raise error_for(
+                ErrorCode.INVALID_TXN_STATE,
+                f"{self._tp}: producer {producer_id} (epoch {entry[_EPOCH]}) sent sequence {repeated.first_sequence} "
+                f"again, which is at offset {repeated.first_offset} in a transaction that has ended: nothing was "
+                "appended; abort this transaction and repeat it",
+            )
+
     def check_batch(
         self,
         producer_id: int,

@@ -206,6 +206,39 @@ def test_T8_a_batch_that_confluent_kafka_gave_up_opens_nothing_when_it_arrives_a
     assert network.read() == [[b"0", b"next"]] * 2
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_P1_a_number_that_confluent_kafka_gives_again_after_an_abort_loses_no_record(
+    network: Network, count: int
+) -> None:
+    """Its abort drops a batch that was sent and not answered, and the next transaction's has the number of that one.
+
+    Apache Kafka 4.3 says that this one is in already: a commit succeeds without it.
+    """
+    network.start_producer(**{"linger.ms": 50, "retry.backoff.ms": 10_000, "retry.backoff.max.ms": 10_000})
+    network.transact(b"0")
+    network.proxy.decide = first(ApiKey.PRODUCE, Fate.LOSE_ANSWER)
+    network.producer.begin_transaction()
+    for _ in range(count):
+        network.producer.produce("a", b"aborted", partition=0)
+    while not network.proxy.lost:
+        network.producer.poll(0.01)
+    network.end(commit=False)
+    network.settled()
+    end = network.partition(A).log_end_offset
+    network.producer.begin_transaction()
+    for _ in range(count):
+        network.producer.produce("a", b"refused", partition=0)
+    with pytest.raises(confluent_kafka.KafkaException) as raised:
+        network.producer.commit_transaction(60)
+    assert raised.value.args[0].code() == ErrorCode.INVALID_TXN_STATE
+    assert raised.value.args[0].txn_requires_abort()
+    assert network.partition(A).log_end_offset == end
+    network.end(commit=False)
+    if count == 1:
+        network.transact(b"1")
+        assert network.read() == [[b"0", b"1"]] * 2
+
+
 def test_T7_an_end_that_is_repeated_between_transactions_changes_nothing(network: Network) -> None:
     network.start_producer()
     for number, commit in enumerate([True, False]):

@@ -100,11 +100,12 @@ class Model:
     def judge(self, new: Batch, *, client: bool, verified: bool) -> ErrorCode | Batch | None:
         """None: append it. A batch: it repeats this one."""
         epoch, batches = self.epoch(new.producer_id), self.current(new.producer_id)
+        opened = self.open_since(new.producer_id)
         if client and epoch == new.epoch:
             for known in batches[-5:]:
                 if (known.first, known.last) == (new.first, new.last):
-                    return known
-        opened = self.open_since(new.producer_id)
+                    ended = opened is None or known.offset < opened
+                    return ErrorCode.INVALID_TXN_STATE if new.transactional and ended else known
         if epoch is not None:
             if new.epoch < epoch:
                 return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -251,17 +252,22 @@ class ProducerStateMachine(RuleBasedStateMachine):
         known = self.state.find_duplicate(producer_id, epoch, first, new.last) if client else None
         if client and self.state.follows(producer_id, epoch, first, transactional):
             assert expected is None, "the short way never says yes to what would be judged otherwise"
-        if isinstance(expected, Batch):
-            assert known is not None
-            assert (known.first_offset, known.timestamp_ms) == (expected.offset, 10 + expected.offset)
-            return
-        assert known is None
         before = repr(self.state)
         verdict = None
         try:
-            self.state.check_batch(producer_id, epoch, first, transactional, check_sequence=client, verified=verified)
+            if known is None:
+                self.state.check_batch(
+                    producer_id, epoch, first, transactional, check_sequence=client, verified=verified
+                )
+            elif transactional:
+                self.state.check_repetition(producer_id, known)
         except SemelError as error:
             verdict = error.code
+        if isinstance(expected, Batch):
+            assert known is not None
+            assert (known.first_offset, known.timestamp_ms) == (expected.offset, 10 + expected.offset)
+            assert verdict is None
+            return
         assert verdict is expected
         assert repr(self.state) == before, "judging changes nothing"
         if expected is None:

@@ -253,6 +253,22 @@ def test_P1_a_repeated_batch_is_answered_with_the_original_and_not_appended() ->
     assert log.size_bytes == size
 
 
+def test_P1_what_repeats_a_batch_of_an_ended_transaction_is_refused_and_the_next_number_goes_on() -> None:
+    log = open_log(SimulatedStorage())
+    producer = ProducerIdAndEpoch(1, 0)
+    append(log, 2, producer=producer, sequence=0, transactional=True)
+    assert append(log, 2, producer=producer, sequence=0, transactional=True).duplicate
+    log.append_marker(producer, 0, False, NOW, leader_epoch=0)
+    size = log.size_bytes
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        append(log, 2, producer=producer, sequence=0, transactional=True)
+    assert log.size_bytes == size
+    append(log, producer=producer, sequence=2, transactional=True)
+    assert append(log, producer=producer, sequence=2, transactional=True).duplicate
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        append(log, 2, producer=producer, sequence=0, transactional=True)
+
+
 def test_P9_a_repeated_marker_appends_nothing() -> None:
     log = open_log(SimulatedStorage())
     producer = ProducerIdAndEpoch(1, 0)

@@ -62,6 +62,25 @@ def test_P1_the_last_five_batches_are_duplicates_of_their_range_alone() -> None:
     assert state.find_duplicate(8, 0, 60, 69) is None
 
 
+def test_P1_a_batch_repeats_one_of_its_own_transaction_alone() -> None:
+    """What repeats a batch of an ended transaction is refused: "is in already" could lose another batch in silence."""
+    state = ProducerState(TP)
+    append(state, 0, transactional=True)
+    earlier = state.find_duplicate(7, 0, 0, 0)
+    assert earlier is not None
+    state.check_repetition(7, earlier)
+    mark(state, committed=False)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        state.check_repetition(7, earlier)
+    append(state, 1, transactional=True)
+    with refused(ErrorCode.INVALID_TXN_STATE):
+        state.check_repetition(7, earlier)
+    own = state.find_duplicate(7, 0, 1, 1)
+    assert own is not None
+    state.check_repetition(7, own)
+    assert state.find_duplicate(7, 0, 0, 0) == earlier, "judging changes nothing"
+
+
 def test_P2_sequences_follow_and_wrap() -> None:
     state = ProducerState(TP)
     append(state, 5)
