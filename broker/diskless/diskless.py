@@ -48,10 +48,12 @@ _TAKEN_OVER_AT_ONCE: Final = 4
 _PROOF_LASTS_S: Final = 1.0
 """A word of the database that is as old says that nobody else leads, to a consumer that asks for what is not there."""
 ENTRIES_MAX: Final = 500
-BYTES_MAX: Final = 8 << 20
-"""With more entries, or bytes in them, a partition's records go to a segment, and the entries away."""
-_INLINE_TIMES: Final = 8
-"""With so many times more, small appends become objects, too."""
+BYTES_MAX: Final = 12 << 20
+"""With more entries, or bytes in them, a partition's records go to a segment, and the entries away. Such a segment with
+its indexes is one PUT: a piece of an object has `PIECE_BYTES`, and an entry some MB."""
+_INLINE_ENTRIES_MAX: Final = 4_000
+_INLINE_BYTES_MAX: Final = 64 << 20
+"""With so many, small appends become objects, too."""
 _READ_BEFORE_BYTES_MAX: Final = 64 << 20
 """Up to so much is read into memory before a log is begun again; more is read meanwhile."""
 
@@ -168,9 +170,7 @@ class Diskless:
         the store is away.
         """
         claim = self._claims.get((partition.topic_id, partition.tp.partition))
-        return claim is None or (
-            claim.size_bytes < _INLINE_TIMES * BYTES_MAX and len(claim.entries) < _INLINE_TIMES * ENTRIES_MAX
-        )
+        return claim is None or (claim.size_bytes < _INLINE_BYTES_MAX and len(claim.entries) < _INLINE_ENTRIES_MAX)
 
     def entry_committed(self, partition: Partition, entry: Entry) -> None:
         claim = self._claims.get((partition.topic_id, partition.tp.partition))
