@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -214,7 +215,7 @@ def test_P1_a_number_that_confluent_kafka_gives_again_after_an_abort_loses_no_re
 
     Apache Kafka 4.3 says that this one is in already: a commit succeeds without it.
     """
-    network.start_producer(**{"linger.ms": 50, "retry.backoff.ms": 10_000, "retry.backoff.max.ms": 10_000})
+    network.start_producer(**{"linger.ms": 50, "retry.backoff.ms": 5_000, "retry.backoff.max.ms": 5_000})
     network.transact(b"0")
     network.proxy.decide = first(ApiKey.PRODUCE, Fate.LOSE_ANSWER)
     network.producer.begin_transaction()
@@ -333,6 +334,55 @@ def test_T7_T8_confluent_kafka_through_a_network_that_loses_and_repeats_at_rando
         network.end(commit)
 
     lose_and_repeat_at_random(network, seed, 40, transact)
+
+
+@pytest.mark.drawn(1)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_P1_confluent_kafka_aborts_at_any_moment_while_answers_are_lost_at_random(network: Network, seed: int) -> None:
+    """What was committed is there once, what was aborted is not, and what is not known is there whole or not."""
+    draw = random.Random(seed)
+    fates = {ApiKey.PRODUCE: [8, 3, 1], ApiKey.END_TXN: [20, 1, 1], ApiKey.ADD_PARTITIONS_TO_TXN: [20, 1, 1]}
+
+    def decide(request: KeptRequest) -> Fate:
+        weights = fates.get(ApiKey(request.key), [1, 0, 0])
+        return draw.choices([Fate.PASS, Fate.LOSE_ANSWER, Fate.HOLD], weights)[0]
+
+    def start() -> None:
+        network.proxy.decide = passing
+        network.start_producer(**{"retry.backoff.ms": draw.choice([5, 50, 500]), "retry.backoff.max.ms": 500})
+        network.proxy.decide = decide
+
+    def transact(values: list[bytes]) -> set[int]:
+        """Return how often each of them may be there."""
+        commits = draw.random() < 0.5
+        try:
+            network.producer.begin_transaction()
+            for value in values:
+                network.producer.produce("a", value, partition=draw.randrange(2))
+                network.producer.poll(draw.choice([0, 0, 0.05]))
+            network.end(commits)
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].txn_requires_abort():
+                with suppress(confluent_kafka.KafkaException):
+                    network.end(commit=False)
+                    return {0}
+            network.producer.purge()
+            start()
+            return {0, 1} if commits else {0}
+        return {int(commits)}
+
+    start()
+    outcomes = []
+    for number in range(25):
+        values = [b"%d-%d" % (number, place) for place in range(draw.choice([1, 1, 2, 5]))]
+        outcomes.append((values, transact(values)))
+    start()  # what is not known is decided by it
+    found = Counter(value for values in network.read() for value in values)
+    for values, times in outcomes:
+        counts = {found[value] for value in values}
+        assert len(counts) == 1, (values, counts)
+        assert counts <= times, values
 
 
 @pytest.mark.drawn(1)
