@@ -30,6 +30,7 @@ partitions to another, who has to wait for what becomes of the transaction (O2).
 """
 _OPERATOR_TIMEOUT_MS: Final = 2_000
 _GUARD_S: Final = 2.0
+_LITTLE_BYTES: Final = 200
 
 
 class KafkaActor(Actor):
@@ -291,14 +292,17 @@ class KafkaTransformer(Transacting):
     async def _work(
         self, worker: str, producer: TransactionalProducer, member: ClassicMember, fetcher: Fetcher | ClusterFetcher
     ) -> None:
-        knows_positions = False
+        knows_positions, takes_little = False, False
         while not self.is_stopping:
             if await member.poll() or not knows_positions:
                 fetcher.positions = await member.committed() or {}
                 knows_positions = True
-            found = await fetcher.poll(self.chance.choice((200, 1 << 20)))
+            max_bytes = self.chance.choice((_LITTLE_BYTES, 1 << 20))
+            # All that has come meanwhile may be too much for the transaction's timeout, again and again.
+            found = await fetcher.poll(_LITTLE_BYTES if takes_little else max_bytes)
             if found:
                 knows_positions = await self._transform(worker, producer, member, fetcher, found)
+                takes_little = not knows_positions
             elif not member.assigned:
                 await self.think(1.0)
 
@@ -363,7 +367,7 @@ class KafkaReader(KafkaActor):
             if member is not None and await member.poll():
                 runs.clear()
                 fetcher.positions = (await member.committed() or {}) if member.assigned else {}
-            found = await fetcher.poll(self.chance.choice((200, 1 << 20)))
+            found = await fetcher.poll(self.chance.choice((_LITTLE_BYTES, 1 << 20)))
             for tp, values in found.items():
                 if tp not in runs:
                     runs[tp] = []

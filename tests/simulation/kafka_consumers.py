@@ -52,7 +52,9 @@ class Fetcher:
         """The id and the epoch of what begins a session, or goes without: librdkafka does."""
         self._session = self._begins
         self._in_session: dict[TopicPartition, int] = {}
-        """The partitions that the node's session has, with the offset it was last told."""
+        """The partitions that the node's session has, with the offset it was last told; -1: it is to be told again."""
+        self._max_bytes = 0
+        """What it was last told to return of each at most."""
         self.positions: dict[TopicPartition, int] = {}
         self.epochs: dict[TopicPartition, int] = {}
         """The leader epoch that this client knows of partitions; asked for where it does not."""
@@ -128,6 +130,8 @@ class Fetcher:
 
     def _request(self, max_bytes: int) -> FetchRequest:
         session_id, epoch = self._session
+        if max_bytes != self._max_bytes:
+            self._max_bytes, self._in_session = max_bytes, dict.fromkeys(self._in_session, -1)
         told = {tp: offset for tp, offset in self.positions.items() if self._in_session.get(tp) != offset}
         forgotten = [tp for tp in self._in_session if tp not in self.positions]
         return FetchRequest(
