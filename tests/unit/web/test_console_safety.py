@@ -152,6 +152,8 @@ def test_users_see_what_they_may_see() -> None:
         refused = console.get("transactions", alice)
         assert "You may not ask which ones hold readers back" in refused.plain
         assert console.get("metrics", alice).status == 403
+        assert "You may not ask for this" in console.get("storage", alice).plain
+        assert "No node that answers has a remote storage." in console.get("storage", own).plain
         front = console.get("", alice)
         assert front.status == 200, "the first page has what she may see"
         assert "1 topic" in front.plain

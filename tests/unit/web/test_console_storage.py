@@ -13,7 +13,7 @@ from http_gateway import HttpGateway
 from live_node import LiveNode
 
 import semel
-from semel.sdk.diagnosis.remote_costs import RemoteState, remote_state
+from semel.sdk.diagnosis.remote_costs import RemoteState, RemoteTopic, remote_state
 from semel.testing import Broker
 from semel.web.console import storage, topics
 
@@ -88,6 +88,20 @@ def test_a_store_has_a_price(console: ConsoleClient, monkeypatch: pytest.MonkeyP
     )
     until(lambda: "in the remote storage , about <0.01 USD a month" in console.get("topic", name="most").plain)
     assert "in the remote storage" not in console.get("topic", name="local").plain
+
+
+def test_thousands_of_topics_have_pages_and_it_says_that_there_are_more(
+    console: ConsoleClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics_there = tuple(RemoteTopic(f"t-{number:04}", 1, 10_000 - number) for number in range(2_500))
+    state = RemoteState("s3://bucket", (), topics_there, all_topics=False, stored_objects=9_000, stored_bytes=1 << 40)
+    monkeypatch.setattr(storage, "remote_state", lambda cluster: state)
+    first, last = console.get("storage"), console.get("storage", page="50")
+    assert "t-0000" in first.plain
+    assert "t-2499" not in first.plain
+    assert "t-2499" in last.plain
+    assert "others are missing here" in first.plain
+    assert "t-1234" in console.get("storage", filter="1234").plain
 
 
 def test_a_topic_says_what_it_holds_there(console: ConsoleClient) -> None:
