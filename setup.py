@@ -9,7 +9,7 @@ from setuptools.command.build_ext import build_ext
 
 COMPILED = Path(__file__).with_name("compiled-modules.txt").read_text().split()
 """Dotted names below `semel` of the modules written in Cython's pure-Python mode."""
-LINUX_ONLY = ["broker.listeners.kafka.send_thread"]
+LINUX_ONLY = ["broker.listeners.kafka.send_thread", "broker.listeners.kafka.socket_reads"]
 """Those that are Cython alone: what they add has no plain twin, and is left out on other systems."""
 
 

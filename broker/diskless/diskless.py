@@ -49,8 +49,8 @@ _PROOF_LASTS_S: Final = 1.0
 """A word of the database that is as old says that nobody else leads, to a consumer that asks for what is not there."""
 ENTRIES_MAX: Final = 500
 BYTES_MAX: Final = 12 << 20
-"""With more entries, or bytes in them, a partition's records go to a segment, and the entries away. Such a segment with
-its indexes is one PUT: a piece of an object has `PIECE_BYTES`, and an entry some MB."""
+"""With more entries, or bytes in them, a partition's records go to a segment, and the entries away. Mostly a segment
+with its indexes is one PUT then: a piece of an object has `PIECE_BYTES`, and an entry some MB."""
 _INLINE_ENTRIES_MAX: Final = 4_000
 _INLINE_BYTES_MAX: Final = 64 << 20
 """With so many, small appends become objects, too."""

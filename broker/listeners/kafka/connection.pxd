@@ -24,6 +24,7 @@ cdef class KafkaConnection:
     cdef Py_ssize_t _request_bytes_max
     cdef object _transport
     cdef int _descriptor
+    cdef object _reads
     cdef public Output output
     cdef public object address
     cdef public object peer
@@ -91,3 +92,4 @@ cdef class KafkaConnection:
     cdef object _flush(self)
     @cython.locals(pause=cython.bint)
     cdef object _pause_or_resume(self)
+    cdef object _read_no_more(self)

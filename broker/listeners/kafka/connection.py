@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from semel.broker.listeners.kafka.registry import ApiRegistry
     from semel.broker.listeners.kafka.request_memory import MemoryClaim, RequestMemory
     from semel.broker.listeners.kafka.send_threads import SendThreads
+    from semel.broker.listeners.kafka.socket_reads import SocketReads
     from semel.broker.quotas.client_quotas import ClientQuotas
     from semel.broker.services import Services
     from semel.broker.telemetry.recorders import RequestTimes
@@ -131,6 +132,9 @@ class Listener(Protocol):
     def send_threads(self) -> SendThreads: ...
 
     @property
+    def reads(self) -> SocketReads | None: ...
+
+    @property
     def refusals(self) -> LimitedLog: ...
 
     @property
@@ -181,6 +185,8 @@ class KafkaConnection:
         self._request_bytes_max = listener.limits.socket_request_max_bytes
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1
+        # What reads the socket; None: the transport does.
+        self._reads: SocketReads | None = None
         self.output: Output | None = None
         self.address = self.peer = ""
         self.listener_name = listener.listener_name
@@ -249,10 +255,34 @@ class KafkaConnection:
         self.last_used = self._turn = self._time()
         if not self._listener.connected(self):
             transport.abort()
+        elif self._descriptor >= 0 and transport.get_extra_info("sslcontext") is None:
+            self._be_read_by(self._listener.reads)
+
+    def _be_read_by(self, reads: SocketReads | None) -> None:
+        """Have the socket read in place of the transport, if that can be."""
+        assert self._transport is not None
+        if reads is None:
+            return
+        try:
+            reads.add(self._descriptor, self)
+        except OSError:
+            return  # the system has no room for it
+        self._reads = reads
+        self._transport.pause_reading()
+
+    def reading_ended(self, error: Exception | None) -> None:
+        """Nothing more can be read: the peer is gone where there is no error."""
+        if error is None:
+            self._close()
+        elif isinstance(error, OSError):
+            self._abort()
+        else:
+            self.fail(error, "what was received")
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
         self._closing = True
+        self._read_no_more()
         self._listener.disconnected(self)
         if self._unmute_timer is not None:
             self._unmute_timer.cancel()
@@ -808,10 +838,26 @@ class KafkaConnection:
         )
         if pause != self._reading_paused and not transport.is_closing():
             self._reading_paused = pause
-            if pause:
+            if self._reads is not None:
+                self._read_again(self._reads, not pause)
+            elif pause:
                 transport.pause_reading()
             else:
                 transport.resume_reading()
+
+    def _read_again(self, reads: SocketReads, wanted: bool) -> None:
+        if not wanted:
+            reads.remove(self._descriptor)
+            return
+        try:
+            reads.add(self._descriptor, self)
+        except OSError as error:
+            self.abort(f"the system has no room to wait for its requests: {error}")
+
+    def _read_no_more(self) -> None:
+        reads, self._reads = self._reads, None
+        if reads is not None:
+            reads.remove(self._descriptor)
 
     def _refuse(self, error: WireFormatError) -> None:
         """Take nothing more from a peer that sent a malformed request; close once what came before it is answered."""
@@ -884,10 +930,12 @@ class KafkaConnection:
     def _abort(self) -> None:
         self._closing = True
         self._drop_frames()
+        self._read_no_more()
         if self._transport is not None:
             self._transport.abort()
 
     def _close(self) -> None:
+        self._read_no_more()
         if self._transport is not None:
             self._transport.close()
 

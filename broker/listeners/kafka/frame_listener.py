@@ -32,6 +32,7 @@ from semel.runtime.limited_log import LimitedLog
 if TYPE_CHECKING:
     import ssl
 
+    from semel.broker.listeners.kafka.socket_reads import SocketReads
     from semel.broker.services import Services
     from semel.broker.telemetry.recorders import RequestTimes
 
@@ -83,6 +84,8 @@ class FrameListener(ABC):
         self.loop: asyncio.AbstractEventLoop
         self.flushes: Flushes
         self.send_threads: SendThreads
+        self.reads: SocketReads | None = None
+        """What reads connections that nothing encrypts; None: asyncio does."""
         self._host = host
         self._port = port
         self._acceptor: Acceptor
@@ -136,6 +139,7 @@ class FrameListener(ABC):
             self.name, self._protocol, limits, self.refusals, self._encryption, self._connection_wait_s, self._open
         )
         await self.listen()
+        self.reads = _socket_reads(self.loop)  # after all that can fail: it has a descriptor
         self._watch()
 
     async def listen(self) -> None:
@@ -182,6 +186,9 @@ class FrameListener(ABC):
                 except TimeoutError:  # nothing holds up the stop
                     _log.error("stopping: connections=%d could not be closed, and are left", len(self._connections))
         self.send_threads.close()
+        if self.reads is not None:
+            self.loop.remove_reader(self.reads.fileno())
+            self.reads.close()
         self.refusals.close()
 
     def in_flight(self) -> int:
@@ -265,3 +272,15 @@ class FrameListener(ABC):
         for claim in self.room.crowding(now, receive_s):
             claim.owner.leave_room_to_others()
         self._watch_timer = self.loop.call_later(every_s, self._watch)
+
+
+def _socket_reads(loop: asyncio.AbstractEventLoop) -> SocketReads | None:
+    """Return what reads sockets beside asyncio, where it is compiled: on Linux."""
+    try:
+        from semel.broker.listeners.kafka.socket_reads import SocketReads
+
+        reads = SocketReads()
+        loop.add_reader(reads.fileno(), reads.read)
+    except (ImportError, OSError, NotImplementedError):
+        return None
+    return reads
