@@ -139,7 +139,6 @@ class FrameListener(ABC):
             self.name, self._protocol, limits, self.refusals, self._encryption, self._connection_wait_s, self._open
         )
         await self.listen()
-        self.reads = _socket_reads(self.loop)  # after all that can fail: it has a descriptor
         self._watch()
 
     async def listen(self) -> None:
@@ -147,6 +146,8 @@ class FrameListener(ABC):
         self._is_cut_off = False
         if self._listens and not self._acceptor.is_listening:
             self._port = await self._acceptor.listen(self._host, self._port)
+        if self.reads is None:
+            self.reads = _socket_reads(self.loop)  # after what can fail: it has a descriptor
 
     async def adopt(self, accepted: socket.socket) -> None:
         """Serve a connection that came in another way than by the port."""
@@ -157,6 +158,7 @@ class FrameListener(ABC):
         self._is_cut_off = True  # a connection may be half accepted, and appear after this
         self.disconnect()
         await self._acceptor.close()
+        self._close_reads()
 
     def disconnect(self) -> None:
         """Close all connections, as if the network had been gone for a moment."""
@@ -186,10 +188,14 @@ class FrameListener(ABC):
                 except TimeoutError:  # nothing holds up the stop
                     _log.error("stopping: connections=%d could not be closed, and are left", len(self._connections))
         self.send_threads.close()
-        if self.reads is not None:
-            self.loop.remove_reader(self.reads.fileno())
-            self.reads.close()
+        self._close_reads()
         self.refusals.close()
+
+    def _close_reads(self) -> None:
+        reads, self.reads = self.reads, None
+        if reads is not None:
+            self.loop.remove_reader(reads.fileno())
+            reads.close()
 
     def in_flight(self) -> int:
         """Return how many requests are received and not answered."""

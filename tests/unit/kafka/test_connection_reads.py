@@ -17,7 +17,7 @@ from kafka_node import FakeNode, KafkaClient, run_with_listener, until
 from semel.broker.config.kafka_limits import KafkaLimits
 from semel.broker.listeners.kafka.listener import KafkaListener
 from semel.broker.listeners.kafka.registry import Api, RequestContext
-from semel.protocol.kafka.api import ApiKey
+from semel.protocol.kafka.api import ApiKey, ApiVersionsRequest
 
 if TYPE_CHECKING:
     from semel.broker.listeners.kafka.socket_reads import Reader
@@ -214,10 +214,18 @@ def test_a_listener_has_it_where_it_is_compiled_and_lets_go_of_it(tmp_path: Path
     socket_reads = pytest.importorskip("semel.broker.listeners.kafka.socket_reads", reason="nothing is compiled")
 
     async def test(_: FakeNode, listener: KafkaListener) -> None:
-        listeners.append(listener)
-        assert isinstance(listener.reads, socket_reads.SocketReads)
+        first = listener.reads
+        assert isinstance(first, socket_reads.SocketReads)
+        await listener.cut_off()
+        assert listener.reads is None
+        assert first.fileno() == -1
+        await listener.listen()
+        client = await KafkaClient.connect(listener.port)
+        client.send(ApiVersionsRequest(), 0)
+        assert await client.receive()
+        assert listener.reads is not None
+        held.append(listener.reads)
 
-    listeners: list[KafkaListener] = []
+    held: list[socket_reads.SocketReads] = []
     run_with_listener(test, str(tmp_path))
-    assert listeners[0].reads is not None
-    assert listeners[0].reads.fileno() == -1
+    assert held[0].fileno() == -1
