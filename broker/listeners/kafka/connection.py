@@ -838,17 +838,17 @@ class KafkaConnection:
         )
         if pause != self._reading_paused and not transport.is_closing():
             self._reading_paused = pause
-            if self._reads is not None:
-                self._read_again(self._reads, not pause)
+            if self._reads is None:
+                if pause:
+                    transport.pause_reading()
+                else:
+                    transport.resume_reading()
             elif pause:
-                transport.pause_reading()
+                self._reads.remove(self._descriptor)
             else:
-                transport.resume_reading()
+                self._read_again(self._reads)
 
-    def _read_again(self, reads: SocketReads, wanted: bool) -> None:
-        if not wanted:
-            reads.remove(self._descriptor)
-            return
+    def _read_again(self, reads: SocketReads) -> None:
         try:
             reads.add(self._descriptor, self)
         except OSError as error:
